@@ -130,9 +130,7 @@ def _check_scope(caller: Caller, access: Access) -> None:
     scope = None if caller.admin else _SCOPES.get(access)
     if scope is None or caller.holds(scope):
         return
-    sentence = (
-        "a key with admin: true" if scope == "admin" else f"a key with the scope {scope}, or with admin: true"
-    )
+    sentence = "a key with the scope admin" if scope == "admin" else f"a key with the scope {scope} or admin"
     rejection = ApiError(403, "FORBIDDEN", f"This call needs {sentence}")
     if caller.claims:
         rejection = TokenForbids(rejection.message)

@@ -38,7 +38,6 @@ RELOADED = (
     "max_queued_bytes",
     "max_retained_bytes",
     "usage_retention_days",
-    "ledger_retention_days",
     "audit_retention_days",
     "archive",
     "archive_ttl_ms",
@@ -171,7 +170,7 @@ class Current:
 
     @property
     def archives(self) -> bool:
-        """Whether the archive may know tasks: what endpoints say is a matter of each."""
+        """Return whether the archive can have tasks: results of endpoint tasks are always archived."""
         return self.settings.archive != "off" or len(self.endpoints) > 0
 
     @property
@@ -205,11 +204,11 @@ class Current:
     def plan(self, caller: Caller, name: str, has_image: Callable[[], bool], subject: str = "") -> Plan:
         """What a request of this caller for this name comes to now. `has_image` is asked where that matters. `subject`: as
         `Overlay.plans_of` takes it."""
-        return self.plans_of(caller, name, subject).plan(caller, name, time.time() * 1000, has_image)
+        return self.plans_of(name, subject).plan(caller, name, time.time() * 1000, has_image)
 
-    def plans_of(self, caller: Caller, name: str, subject: str = "") -> Plans:
+    def plans_of(self, name: str, subject: str = "") -> Plans:
         """The plans by which that is so."""
-        return self.overlay.plans_of(caller, name, subject)
+        return self.overlay.plans_of(name, subject)
 
     def take_keys(self, stored: StoredKeys) -> None:
         """Take over what the database says of keys."""

@@ -29,7 +29,7 @@ from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.calls.task_builder import MIN_LINGER_MS
 from fairlane.gateway.calls.tracing import tracer_for
 from fairlane.gateway.connections.connections import Connections
-from fairlane.gateway.connections.sockets import connection_limits, open_files
+from fairlane.gateway.connections.sockets import connection_limit, open_files
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
@@ -136,10 +136,7 @@ class Gateway:
         self.tracer = tracer_for(settings)
         self.pages = Pages()
         self.connections = Connections(
-            connection_limits(
-                settings.tuning.max_connections, settings.max_connections_per_address, open_files()
-            ),
-            self.metrics,
+            connection_limit(settings.tuning.max_connections, open_files()), self.metrics
         )
         bodies = Bodies()
         closing, lifecycle = OpenAnswers(), Lifecycle()
@@ -218,7 +215,9 @@ class Gateway:
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
-        response_quota = StorageQuota(self.database, lambda: current.settings.responses.max_bytes_per_caller)
+        response_quota = StorageQuota(
+            self.database, lambda: current.settings.tuning.max_response_bytes_per_caller
+        )
         response_writer = ResponseWriter(
             self.database, records.erased.of, response_quota.wrote, self._stored_response
         )

@@ -163,7 +163,7 @@ REDIS_REPLIES = Metric("fairlane_redis_reply_seconds", (), "Command to Redis's r
 REDIS_CONNECTIONS = Metric("fairlane_redis_connections_total", (), "Connections to Redis that came to be used")
 REDIS_EMPTIED = Metric("fairlane_redis_emptied_total", (), "Times that Redis came back empty, with all tasks lost", ("",))
 LOOP_STALLS = Metric("fairlane_loop_stalls_total", ("cause",), "Stalls of the event loop over 250 ms", ("computing", "waiting"))
-CONNECTIONS_REJECTED = Metric("fairlane_connections_rejected_total", ("reason",), "Connections that were rejected")
+CONNECTIONS_REJECTED = Metric("fairlane_connections_rejected_total", (), "Connections that were rejected")
 # fmt: on
 METRICS = tuple(one for one in vars().values() if isinstance(one, Metric))
 """All of these, in their order."""

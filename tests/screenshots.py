@@ -196,7 +196,7 @@ PRICES = [
     {"model": "qwen3-32b", "input": 0.1, "output": 0.4},
 ]
 ACCOUNTS: dict[str, Any] = {
-    "keys": [key("ops", admin=True), key("grafana", scopes=["metrics"])],
+    "keys": [key("ops", scopes=["admin"]), key("grafana", scopes=["metrics"])],
     "prices": [PriceSettings.model_validate(price) for price in PRICES],
 }
 

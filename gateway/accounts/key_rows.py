@@ -63,7 +63,7 @@ class StoredKey:
     @property
     def admin(self) -> bool:
         """Whether it is an admin's."""
-        return isinstance(self.entry, CallerKey) and is_admins(self.entry)
+        return isinstance(self.entry, CallerKey) and self.entry.admin
 
     def state(self, now_ms: float, tiers: Collection[str]) -> State:
         """What it is good for now."""
@@ -72,11 +72,6 @@ class StoredKey:
         if self.expires_ms is not None and now_ms >= self.expires_ms:
             return "expired"
         return "unusable" if self.entry is None or unusable_key(self.entry, tiers) else "valid"
-
-
-def is_admins(entry: CallerKey) -> bool:
-    """Whether a key is an admin's."""
-    return entry.admin or "admin" in entry.scopes
 
 
 def read_key(row: Mapping[str, Any], secrets: Iterable[StoredSecret]) -> StoredKey:

@@ -129,7 +129,7 @@ def who_gets_in(settings: Settings, presence: KeyPresence = NO_KEYS) -> list[str
     worker = "" if settings.workers else " and connect as a worker, which reads the requests of others"
     found = [
         f"no keys are configured: every program on this machine may do what an admin may{worker}; so may every client of a proxy "
-        "or tunnel here that does not identify itself: configure keys first (fairlane key create admin=true --print)"
+        "or tunnel here that does not identify itself: configure keys first (fairlane key create scopes=admin --print)"
     ]
     if "*" in settings.cors_origins:
         found.append(

@@ -92,7 +92,11 @@ def first_start_keys(
     created: list[Created] = []
     try:
         make_private_directory(data_dir)
-        keys = [CallerKey(id=FIRST_ID, admin=True, sha256=_hash(data_dir, "key", created))] if caller else []
+        keys = (
+            [CallerKey(id=FIRST_ID, scopes=["admin"], sha256=_hash(data_dir, "key", created))]
+            if caller
+            else []
+        )
         workers = [WorkerKey(id=FIRST_ID, sha256=_hash(data_dir, "worker", created))] if worker else []
     except (OSError, ValueError, KeyError, TypeError, ValidationError) as problem:
         message = (

@@ -15,7 +15,7 @@ from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.calls.openai import MAX_EXPIRY_S, MIN_EXPIRY_S
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request
-from fairlane.gateway.files.files import Files
+from fairlane.gateway.files.files import MAX_FILE_BYTES, Files
 from fairlane.gateway.files.names import disposition, is_file_id
 from fairlane.gateway.files.rows import FileRow
 from fairlane.gateway.tasks.tasks import Tasks
@@ -39,7 +39,7 @@ async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
         raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.enabled)")
     length = request.header(b"content-length")
     size = int(length) if length is not None and length.isdigit() and len(length) < 19 else 0
-    form = Form(request, tasks.settings.files.max_file_bytes + FRAMING_BYTES)
+    form = Form(request, MAX_FILE_BYTES + FRAMING_BYTES)
     fields: dict[str, str] = {}
     row: FileRow | None = None
     async with contextlib.AsyncExitStack() as stack:

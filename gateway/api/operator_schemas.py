@@ -561,7 +561,6 @@ class RouteRule(Schema, kw_only=True):
     model: str
     mode: Mode | None
     queue: str | None
-    stream: bool
     timeout_ms: Ms | None
     max_output_tokens: int | None
     price: Annotated[dict[str, float] | None, says("credits, as in the settings")]
@@ -588,7 +587,6 @@ class Template(Schema, kw_only=True):
 
 class Chain(Schema, kw_only=True):
     name: str
-    title: str
     variables: list[str]
     optional: list[str]
     stages: Annotated[list[dict[str, str]], says("name and status of each, as polls show them")]

@@ -266,7 +266,7 @@ async def task(operator: OperatorDep, caller: CallerDep, task_id: str, stored: b
 
 async def _stored(operator: Operator, caller: Caller, task_id: str) -> dict[str, Any]:
     if not caller.admin:
-        raise ApiError(403, "FORBIDDEN", "Reading stored results needs a key with admin: true")
+        raise ApiError(403, "FORBIDDEN", "Reading stored results needs a key with the scope admin")
     found = await operator.poll.archived(task_id, with_request=True)
     return {
         "taskId": task_id,

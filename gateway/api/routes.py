@@ -25,7 +25,6 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
         "model": rule.model,
         "mode": rule.mode or None,
         "queue": settings.queue_for(tier, rule.mode) if rule.mode else None,
-        "stream": rule.stream,
         "timeoutMs": rule.timeout_ms or None,
         "maxOutputTokens": rule.max_output_tokens or None,
         "price": price and dict(zip(_RATES, map(plain_credits, price[:5]), strict=True)),
@@ -42,7 +41,7 @@ async def routes(request: Framed, caller: CallerDep) -> Response:
     plans, tier, listed = current.plans, caller.tier, []
     for name in sorted(plans.routes.named):
         if caller.may_use(name):
-            route = current.plans_of(caller, name).routes.named[name]
+            route = current.plans_of(name).routes.named[name]
             plain = route.rule(tier)
             vision = (
                 _rule(route.rule(tier, image=True), current.settings, tier) if route.varies_by_image else None

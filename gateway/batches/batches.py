@@ -24,6 +24,8 @@ WAIT_MS = 60_000
 MAX_UNENDED_PER_OWNER = 100
 FILES_OF_BATCH = 2
 """Files that a batch writes; their total size is estimated by the size of its input."""
+MAX_WINDOW_MS = 7 * 24 * 3_600_000
+"""The longest `completion_window`."""
 FILE_KEPT_BEHIND_MS = 24 * 3_600_000
 """How long the input file is kept behind the batch's window: no gateway may run at its end, or the storage may be unavailable."""
 
@@ -68,10 +70,10 @@ class Batches:
             raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.enabled), and so no batches")
         if new.endpoint not in READERS:
             raise bad_request(f"endpoint must be one of {', '.join(READERS)}", "endpoint")
-        window_ms, most_ms = read_window(new.completion_window), settings.batches.max_window_ms
-        if window_ms is None or window_ms > most_ms:
+        window_ms = read_window(new.completion_window)
+        if window_ms is None or window_ms > MAX_WINDOW_MS:
             sentence = (
-                f"completion_window must be a time such as 24h, of at most {most_ms // 3_600_000} hours"
+                f"completion_window must be a time such as 24h, of at most {MAX_WINDOW_MS // 3_600_000} hours"
             )
             raise bad_request(sentence, "completion_window")
         file_id = new.input_file_id
@@ -117,7 +119,7 @@ class Batches:
         ttl_ms = settings.files.ttl_ms
         if ttl_ms is None:
             return until
-        return min(until, row.created + ttl_ms + settings.batches.max_window_ms + FILE_KEPT_BEHIND_MS)
+        return min(until, row.created + ttl_ms + MAX_WINDOW_MS + FILE_KEPT_BEHIND_MS)
 
     async def find(self, caller: Caller, batch_id: str) -> Batch:
         """Return a batch of the caller. Raises ApiError(404)."""

@@ -202,6 +202,9 @@ class Pace:
 
 # ---- validation ----------
 
+MAX_REQUESTS = 50_000
+"""Of a batch, as at OpenAI."""
+
 
 class Findings:
     """The result of a validation: how many requests a file has, and its errors."""

@@ -21,6 +21,7 @@ from fairlane.gateway.batches import finalize
 from fairlane.gateway.batches.backlog import EVERYTHING, MAX_LINES
 from fairlane.gateway.batches.context import RETRY_S, BatchContext, Submitted, Tools
 from fairlane.gateway.batches.lines import (
+    MAX_REQUESTS,
     Findings,
     InvalidLine,
     Line,
@@ -153,14 +154,13 @@ class Runner(BatchContext):
 
     async def _find_problems(self) -> Findings:
         tools, batch = self.tools, self.batch
-        most_lines = tools.current.settings.batches.max_lines
         lines = self.lines_from(batch.line, batch.offset)
         try:
-            return await validate_lines(lines, batch.endpoint, most_lines, tools.bodies)
+            return await validate_lines(lines, batch.endpoint, MAX_REQUESTS, tools.bodies)
         except ApiError as error:
             if error.status >= 500:
                 raise
-            findings = Findings(most_lines)
+            findings = Findings(MAX_REQUESTS)
             findings.problems.append(Problem("file_not_found", error.message, None, "input_file_id"))
             return findings
 

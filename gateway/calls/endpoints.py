@@ -190,8 +190,7 @@ def _settle(
     if options.result_ttl_ms is None:
         task.keep_ms = KEEP_MS
     task.after_read_ms = AFTER_READ_MS
-    task.archive_ms = 0 if endpoint.archive == "off" else archive_ms
-    task.archive_request = endpoint.archive == "requests"
+    task.archive_ms = archive_ms
 
 
 # ---- members ----------

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from fairlane.gateway.calls.bodies import Bodies, RawObject, value_of
 from fairlane.gateway.calls.http import Request
-from fairlane.gateway.calls.prompts import FilledTemplate
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.settings import Settings
 from fairlane.queues.idempotency import digest_text, idempotency_name, pack
@@ -70,23 +69,9 @@ async def read_idempotency(
     return _said(key, await _fingerprint(request, bodies, fields, options), settings)
 
 
-def key_of_prompt(filled: FilledTemplate, settings: Settings) -> IdempotencyKey | None:
-    """Return the key that a route with `same_task_ms` gives to a request for a template. No client can send it: it has a
-    space."""
-    rule = filled.plan.rule
-    if rule is None or not rule.same_task_ms or not settings.idempotency_ttl_ms:
-        return None
-    says = f"{filled.template}\n{filled.plan.tier}\n{filled.plan.model}\n".encode()
-    digest = digest_text(hashlib.sha256(says + filled.payload).digest())
-    return _said(f"{filled.plan.asked} {digest}", digest, settings, rule.same_task_ms)
-
-
-def _said(key: str, fingerprint: str, settings: Settings, ttl_ms: int = 0) -> IdempotencyKey:
-    """`ttl_ms`: how long the key names its task; 0: as long as a client's own key."""
+def _said(key: str, fingerprint: str, settings: Settings) -> IdempotencyKey:
     period_ms = settings.idempotency_ttl_ms
-    return IdempotencyKey(
-        key, fingerprint, ttl_ms or period_ms, settings.tuning.max_idempotency_keys, period_ms
-    )
+    return IdempotencyKey(key, fingerprint, period_ms, settings.tuning.max_idempotency_keys, period_ms)
 
 
 def name_task(task: TaskSpec, said: IdempotencyKey | None) -> None:

@@ -86,7 +86,7 @@ def _rendered(
     subject: str,
 ) -> FilledTemplate:
     """Return the task's plan and body. `model`: runs the template if no route of its name does. Raise ApiError."""
-    plans = current.plans_of(caller, name, subject)
+    plans = current.plans_of(name, subject)
     route = plans.routes.named.get(name)
     if route is not None and not caller.may_use(name):
         route = None

@@ -72,8 +72,6 @@ class Options(msgspec.Struct):
     wait: bool = True
     """The client waits for the answer (sync or stream)."""
     stream: bool = False
-    whole: bool = False
-    """The request says `stream: false`, which overrides its route."""
     timeout: Any = None
     mode: Any = None
     priority: Any = None
@@ -293,7 +291,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
         if timeout is None:
             if not waits:
                 timeout = 0
-                wait_ms = settings.pending_ttl_ms
+                wait_ms = settings.tuning.pending_ttl_ms
                 run_ms = settings.run_limit_ms
             elif options.stream or options.on_v1:
                 timeout = settings.max_task_timeout_ms

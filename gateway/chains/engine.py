@@ -30,8 +30,6 @@ from fairlane.gateway.settings.chains import INDEX, ITEM, STAGES, VARIABLES
 from fairlane.queues.chains import MAX_PARTS, Part, Stage
 from fairlane.queues.tasks import TaskSpec
 
-MAX_OUTPUT_NAMES = ("max_tokens", "max_completion_tokens")
-
 
 class StageFailed(Exception):
     """A stage cannot begin. `stage`: which; the sentence says why. `member`: what is to blame in its declaration, if one is."""
@@ -159,21 +157,10 @@ class _Texts:
 def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Request:
     """Return the task's payload and its members; the model is in it, or is put in at the grant."""
     fields = {name: Raw(msgspec.json.encode(value)) for name, value in body.items()}
-    if stage.max_tokens:
-        _hold(fields, runs.bound, stage.max_tokens)
     if runs.most_output and stage.type not in WITHOUT_BOUND:
         cap_output_tokens(OutputCap(runs.bound, runs.most_output, "Its route or token", bad_request), fields)
     place_model(fields, stage.type, runs.asked, runs.model, routed=runs.route)
     return _Request(runs, msgspec.json.encode(fields), fields, image)
-
-
-def _hold(fields: RawObject, name: str, most: int) -> None:
-    """Let a body ask for no more output than its stage allows."""
-    said = [member for member in MAX_OUTPUT_NAMES if member in fields]
-    for member in said or [name]:
-        value = msgspec.json.decode(fields[member]) if member in fields else None
-        least = min(value, most) if type(value) is int and value > 0 else most
-        fields[member] = Raw(b"%d" % least)
 
 
 def _task(plan: Plan, stage: StagePlan, made: list[_Request]) -> tuple[TaskSpec, tuple[Part, ...]]:

@@ -65,7 +65,6 @@ class StagePlan(Struct, frozen=True, omit_defaults=True):
     each: str | None = None
     variables: dict[str, Any] | None = None
     payload: dict[str, Any] | None = None
-    max_tokens: int = 0
     stream: bool = False
 
 
@@ -99,16 +98,15 @@ class Head(Struct, frozen=True, omit_defaults=True):
 
     stages: list[HeadStage]
     name: str = ""
-    title: str = ""
 
 
-def head_of(plan: Plan, title: str) -> Head:
+def head_of(plan: Plan) -> Head:
     """Return the head of a plan."""
     stages = [
         HeadStage(stage.name, stage.status, stage.runs.queue, stage.runs.model, stage.each is not None)
         for stage in plan.stages
     ]
-    return Head(stages, plan.name, title)
+    return Head(stages, plan.name)
 
 
 encode = msgspec.json.encode

@@ -96,7 +96,7 @@ def plan_chain(
         if not covered:
             check_model(caller, name)
         plain = current.plan(caller, name, lambda: False, subject)
-        one = one._replace(streams=one.streaming(plain.rule or NO_RULE, last=number == last))
+        one = one._replace(streams=one.streaming(last=number == last))
         seeing = current.plan(caller, name, lambda: True, subject)
         stages.append(one.made(plain, seeing))
         firsts.append(plain)
@@ -124,12 +124,11 @@ class _Planning(NamedTuple):
     stage: StageSettings
     streams: bool = False
 
-    def streaming(self, rule: Rule, *, last: bool) -> bool:
-        """Return whether readers see its output as it is written; `rule`: of its route."""
+    def streaming(self, *, last: bool) -> bool:
+        """Return whether readers see the output of this stage as it arrives."""
         if self.stage.stream is not None:
             return self.stage.stream
-        called = self.options.stream or (rule.stream and not self.options.whole)
-        return called and last and self.stage.each is None
+        return self.options.stream and last and self.stage.each is None
 
     @property
     def routed(self) -> bool:
@@ -154,7 +153,6 @@ class _Planning(NamedTuple):
             stage.each,
             stage.variables,
             stage.payload,
-            stage.max_tokens or 0,
             self.streams,
         )
 
@@ -165,7 +163,7 @@ class _Planning(NamedTuple):
         if claims is not None and claims.mode is not None:
             mode = claims.mode
         forever = not options.wait and options.timeout is None
-        wait_ms = settings.pending_ttl_ms if forever else 0
+        wait_ms = settings.tuning.pending_ttl_ms if forever else 0
         limit_ms = settings.run_limit_ms if forever else settings.worker_timeout_ms or 0
         claimed = claims.most_output if claims is not None else None
         return Runs(
@@ -234,7 +232,7 @@ def reserve_of(plan: ChainPlan, after: int) -> int:
             continue
         parts = plan.variables.get(stage.each or "")
         times = len(parts) if isinstance(parts, list) else 1
-        output = stage.max_tokens or runs.most_output or UNKNOWN_OUTPUT
+        output = runs.most_output or UNKNOWN_OUTPUT
         read = min(texts // 4, MAX_INPUT)
         total += times * unpack(runs.price).cost(read, output, None, None)
     return total

@@ -110,7 +110,6 @@ def declared_chain(current: Current, name: str) -> dict[str, Any]:
     takes = variables_of_chain(chain, current.plans.templates, current.settings.routes)
     return {
         "name": name,
-        "title": chain.title,
         "variables": sorted(takes.required | takes.optional),
         "optional": sorted(takes.optional),
         "stages": [{"name": stage.name, "status": stage.pending} for stage in chain.stages],
@@ -130,7 +129,7 @@ async def make_chain(
     """The task of a chain as the scheduler takes it: its first stage, and what the rest is to be. `request`: what the archive
     shall have of it, if it is to have that. Raises ApiError: 400, 403, 404."""
     comes_to = plan_chain(current, caller, asked, options, subject)
-    start, first = await _started(comes_to.plan, asked, request)
+    start, first = await _started(comes_to.plan, request)
     task = build_task(
         current.settings,
         caller,
@@ -143,7 +142,7 @@ async def make_chain(
     )
     downgrade = None
     if comes_to.downgrade is not None:
-        downgrade, other = await _started(comes_to.downgrade, asked, request)
+        downgrade, other = await _started(comes_to.downgrade, request)
         task.downgrade = _with_stage(copy(task), other)
         task.downgrade.quota = ""
     task = _with_stage(task, first)
@@ -158,7 +157,7 @@ async def make_chain(
     return task, Submission(start, downgrade, stages, declared[running].status)
 
 
-async def _started(plan: Plan, asked: ChainRequest, request: bytes) -> tuple[ChainStart, TaskSpec]:
+async def _started(plan: Plan, request: bytes) -> tuple[ChainStart, TaskSpec]:
     """The beginning of a chain, and its first stage. Raises ApiError(400)."""
     try:
         first = await run_in_steps(next_stage(plan, -1, {}))
@@ -171,7 +170,7 @@ async def _started(plan: Plan, asked: ChainRequest, request: bytes) -> tuple[Cha
         raise bad_request(
             "No stage of the chain would run with these variables: each is skipped", "variables"
         )
-    said, head = encode(plan), encode(head_of(plan, asked.chain.title))
+    said, head = encode(plan), encode(head_of(plan))
     if len(said) + len(head) > MAX_BYTES:
         raise bad_request(
             f"The chain has {len(said) + len(head)} bytes with its variables, and {MAX_BYTES} are allowed",

@@ -44,7 +44,7 @@ def create(
 
     fairlane key create gpu-1 --worker models=llama,qwen
 
-    fairlane key create ops admin=true --print
+    fairlane key create ops scopes=admin --print
     """
     values = list(words or ())
     named = {"id": values.pop(0)} if values and "=" not in values[0] else {}

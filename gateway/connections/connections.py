@@ -6,7 +6,6 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.connections.sockets import ConnectionLimits
 from fairlane.queues.metrics import CONNECTIONS_REJECTED, Recorder
 from fairlane.streaming.timer_wheel import TimerWheel
 
@@ -18,43 +17,27 @@ LOG_S = 60.0
 
 
 class Connections:
-    """All connections of a process. Connections beyond the limits are rejected; those that wait too long are closed.
+    """All connections of a process. Connections beyond `max_open` are rejected; those that wait too long are closed.
 
     A connection that waits has a deadline on a timer wheel with steps of TICK_S: thousands of waits need one timer.
     """
 
-    def __init__(self, limits: ConnectionLimits, metrics: Recorder) -> None:
-        self.limits = limits
+    def __init__(self, max_open: int, metrics: Recorder) -> None:
+        self.max_open = max_open
         self.open: set[Any] = set()
         """All connections, also of workers. This is the server's set: connections add and remove themselves."""
         self._metrics = metrics
-        self._addresses: dict[str, int] = {}
         self._deadlines: TimerWheel[Any] | None = None
         self._rejected = 0
         self._log_from = float("-inf")
         self._head_lines: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
 
-    def arrived(self, address: str | None, now: float) -> bool:
-        """Count a new connection, which is in `open`. Return False if it exceeds a limit; then nothing was counted."""
-        limits = self.limits
-        if len(self.open) > limits.most:
-            self._reject("limit", now)
+    def arrived(self, now: float) -> bool:
+        """Return whether a new connection, which is in `open`, is within the limit."""
+        if len(self.open) > self.max_open:
+            self._reject(now)
             return False
-        if limits.per_address is not None and address is not None:
-            count = self._addresses.get(address, 0)
-            if count >= limits.per_address:
-                self._reject("address", now)
-                return False
-            self._addresses[address] = count + 1
         return True
-
-    def left(self, address: str | None) -> None:
-        """Stop counting a connection for its address: it has closed, or is a worker's."""
-        count = self._addresses.get(address, 0) if address is not None else 0
-        if count > 1:
-            self._addresses[str(address)] = count - 1
-        elif count:
-            del self._addresses[str(address)]
 
     def wait(self, connection: Any, until: float, loop: asyncio.AbstractEventLoop) -> int:
         """Call `connection.expired()` at a time of the event loop, or TICK_S later. Return the slot, for `stop_waiting`."""
@@ -75,17 +58,11 @@ class Connections:
             self._head_lines = (headers, lines)
         return lines
 
-    def _reject(self, reason: str, now: float) -> None:
-        self._metrics.count(CONNECTIONS_REJECTED, reason)
+    def _reject(self, now: float) -> None:
+        self._metrics.count(CONNECTIONS_REJECTED)
         self._rejected += 1
         if now >= self._log_from:
-            limits = self.limits
             log.warning(
-                "too many connections",
-                reason=reason,
-                open=len(self.open),
-                limit=limits.most,
-                per_address=limits.per_address,
-                rejected=self._rejected,
+                "too many connections", open=len(self.open), limit=self.max_open, rejected=self._rejected
             )
             self._rejected, self._log_from = 0, now + LOG_S

@@ -3,7 +3,6 @@
 import contextlib
 import resource
 import socket
-from dataclasses import dataclass
 from typing import Any
 
 OWN_FILES = 64
@@ -24,14 +23,6 @@ class TooFewFiles(Exception):
     """The process may not open as many files as it needs; says to the operator what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """How many connections one process holds."""
-
-    most: int
-    per_address: int | None = None
-
-
 def raise_open_files() -> None:
     """Let the process open as many files as it may. Where the system refuses, it stays as it is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -47,10 +38,10 @@ def open_files() -> int:
     return _ENOUGH_FILES if soft == resource.RLIM_INFINITY else soft
 
 
-def connection_limits(most: int | None, per_address: int | None, files: int) -> ConnectionLimits:
-    """The limits of a process that may open `files` files; `most` and `per_address` as configured.
+def connection_limit(most: int | None, files: int) -> int:
+    """Return the maximum number of connections of a process that may open `files` files; `most`: as configured.
 
-    Raises TooFewFiles.
+    Raise TooFewFiles.
     """
     room = files - OWN_FILES
     if room < 1:
@@ -60,7 +51,7 @@ def connection_limits(most: int | None, per_address: int | None, files: int) -> 
             f"max_connections is {most}, but the process may open {files} files and needs {OWN_FILES} for itself: "
             f"raise the limit of open files (ulimit -n) or set max_connections to {room} at most"
         )
-    return ConnectionLimits(most or min(room, DEFAULT_MOST), per_address)
+    return most or min(room, DEFAULT_MOST)
 
 
 def notice_vanished_peers(listener: socket.socket) -> None:

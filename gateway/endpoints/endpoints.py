@@ -56,18 +56,14 @@ class Endpoint:
     timeout_ms: int = 30_000
     retries: int = 0
     """Retries of idempotent methods."""
-    max_response_bytes: int = MIB
     max_body_bytes: int = MIB
+    """Of a request, and of a response after decompression."""
     allow_private: tuple[str, ...] = ()
     """Networks that the address of the host may lie in, though they are private."""
-    permit_ms: int = 30_000
-    """How long a permit is valid."""
     keys: frozenset[str] = frozenset()
     """The ids of those keys that may use it; empty: all."""
     tiers: frozenset[str] = frozenset()
     """The tiers whose callers may use it; empty: all."""
-    archive: str = "results"
-    """What the archive stores: off, results or requests."""
 
     @property
     def model(self) -> str:

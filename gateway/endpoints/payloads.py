@@ -64,7 +64,7 @@ def worker_payload(endpoints: Endpoints, model: str, payload: bytes) -> bytes | 
     rules = {
         "pattern": endpoint.pattern.text,
         "timeoutMs": endpoint.timeout_ms,
-        "maxResponseBytes": endpoint.max_response_bytes,
+        "maxResponseBytes": endpoint.max_body_bytes,
         "allowPrivate": endpoint.allow_private,
     }
     whole = msgspec.json.encode(request)

@@ -42,6 +42,7 @@ REMOVE_S = 5.0
 SWEEP_S = 60.0
 MAX_SWEPT = 50
 PAGE = 1000
+MAX_FILE_BYTES = 512 << 20
 MAX_FILES_PER_CALLER = 10_000
 MAX_FILES = 100_000
 FACT, MARK_CHARS = "files_storage", 32
@@ -125,7 +126,7 @@ class Files:
         `size`: its maximum, if known: room for it is reserved; otherwise room is checked at the end. `limited`: whether it is
         rejected when there is no room. Raises as `create`."""
         await self.identify()
-        limit = self._settings().max_file_bytes if most is None else most
+        limit = MAX_FILE_BYTES if most is None else most
         now = self._now()
         file_id = file_id or new_file_id(now)
         reserved = min(size, limit)
@@ -312,9 +313,6 @@ class Files:
         files, used, all_files, all_used = await rows.held(connection, owner)
         if files + count > MAX_FILES_PER_CALLER:
             sentence = f"You have {files} files, and may have {MAX_FILES_PER_CALLER}: delete some first"
-            raise ApiError(429, "TOO_MANY_FILES", sentence)
-        if used + size > most.max_bytes_per_caller:
-            sentence = f"Your files take {used} of {most.max_bytes_per_caller} bytes: {size} more have no room; delete some first"
             raise ApiError(429, "TOO_MANY_FILES", sentence)
         left_files = MAX_FILES - (all_files - files)
         left_bytes = most.max_bytes - (all_used - used)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fairlane.gateway.accounts.callers import Caller, Kind, Unauthorized
 from fairlane.gateway.accounts.key_cache import ApiKeyCache
-from fairlane.gateway.accounts.key_rows import ENTRY, NAMED, StoredKey, is_admins, read_entry
+from fairlane.gateway.accounts.key_rows import ENTRY, NAMED, StoredKey, read_entry
 from fairlane.gateway.accounts.keystore import Change, KeyStore
 from fairlane.gateway.accounts.secrets import FIRST_ID, first_file, new_secret
 from fairlane.gateway.accounts.tokens import signing_key
@@ -253,7 +253,7 @@ class KeyAdmin:
             if closes and not (kind == "caller" and _would_be_admins(key_id, settings)):
                 raise _conflict(
                     "FIRST_KEY_NOT_ADMIN",
-                    "The first key of an open gateway must be an admin's (admin: true), or nobody could make the next one",
+                    "The first key of an open gateway must have the scope admin, so that it can create the next ones",
                 )
             if closes and expires is not None:
                 raise _conflict(
@@ -410,7 +410,7 @@ class KeyAdmin:
 
     async def _keep_an_admin(self, change: Change, but: StoredKey, until_ms: int = 0) -> None:
         """Raise ApiError(409) where no admin's key but this one is valid, and stays so for longer than until then."""
-        if any(is_admins(entry) for entry in self._current.settings.keys):
+        if any(entry.admin for entry in self._current.settings.keys):
             return
         now, tiers = now_ms(), self._current.settings.tiers
         others = [
@@ -479,7 +479,7 @@ def _without_use(key: StoredKey) -> StoredKey:
 
 def _would_be_admins(key_id: str, settings: Mapping[str, Any]) -> bool:
     entry = read_entry("caller", key_id, settings)
-    return isinstance(entry, CallerKey) and is_admins(entry)
+    return isinstance(entry, CallerKey) and entry.admin
 
 
 def _said(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from fairlane.streaming.hub import Hub
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.timers import ModelTimers
 
+PERMIT_MS = 30_000
+"""How long a permit can be used; then the next task in the queue gets one."""
 GONE = "The endpoint issues no permits any more"
 _GONE_END = fragment_error(GONE, "ENDPOINT_GONE", False)
 
@@ -100,7 +102,7 @@ class PermitIssuer:
         event = fragment_permit(permit, endpoint.name, url)
         # a call holds its slot until the proxy reports its end, or for the endpoint's timeout: after the mean time others would
         # be admitted while it runs
-        unused_ms, used_ms = endpoint.permit_ms, endpoint.timeout_ms
+        unused_ms, used_ms = PERMIT_MS, endpoint.timeout_ms
         issued = await self._background.until_answered(
             lambda: scheduler.issue_permit(grant, unused_ms, used_ms, event)
         )

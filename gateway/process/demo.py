@@ -35,20 +35,19 @@ MODELS = (
 NAMES = {model.name for model in MODELS}
 
 CHAIN: dict[str, Any] = {
-    "title": "An article: notes on each point, side by side, an outline of them, and the text",
     "optional": ["points"],
     "stages": [
         {
             "name": "notes",
             "each": "points",
             "model": "demo-fast",
-            "max_tokens": 40,
+            "parameters": {"max_tokens": 40},
             "messages": [{"role": "user", "content": "Notes on {{ item }}, for an article on {{ topic }}"}],
         },
         {
             "name": "outline",
             "model": "demo-small",
-            "max_tokens": 30,
+            "parameters": {"max_tokens": 30},
             "messages": [
                 {
                     "role": "user",

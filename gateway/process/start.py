@@ -14,7 +14,7 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.no_auth import KeyPresence, who_gets_in
 from fairlane.gateway.accounts.secrets import with_first_start_keys
 from fairlane.gateway.accounts.upstreams import UpstreamTokens
-from fairlane.gateway.connections.sockets import TooFewFiles, connection_limits, open_files, raise_open_files
+from fairlane.gateway.connections.sockets import TooFewFiles, connection_limit, open_files, raise_open_files
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseError
@@ -55,7 +55,7 @@ def run(
     configure_logging(settings.log_format, settings.log_level)
     try:
         raise_open_files()
-        connection_limits(settings.tuning.max_connections, settings.max_connections_per_address, open_files())
+        connection_limit(settings.tuning.max_connections, open_files())
         with bind(settings, port_option) as listener:  # before a key is made, which is shown once
             presence = asyncio.run(_prepare_database(settings))
             if reload is not None:  # (what is never read again is the demo, open on purpose)

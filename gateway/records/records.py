@@ -71,7 +71,7 @@ class Records:
             [
                 Kept(purge_usage, lambda: current.settings.usage_retention_days * DAY_MS),
                 Kept(purge_archive, lambda: current.settings.archive_ttl_ms),
-                Kept(purge_ledger, lambda: current.settings.ledger_retention_days * DAY_MS),
+                Kept(purge_ledger, lambda: current.settings.audit_retention_days * DAY_MS),
                 Kept(purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
                 Kept(purge_webhooks, lambda: DELIVERIES_DAYS * DAY_MS),
                 Kept(purge_batches, lambda: BATCHES_DAYS * DAY_MS),

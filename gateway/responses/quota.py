@@ -1,4 +1,4 @@
-"""Deletes the oldest stored responses of callers above `responses.max_bytes_per_caller`.
+"""Deletes the oldest stored responses of callers above their limit.
 
 Callers that stored something since the last check are checked, by the process that wrote it. So a caller can be above the limit
 until the next check.

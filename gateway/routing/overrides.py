@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.routing.plans import Plans
 from fairlane.gateway.settings import (
     ModelSettings,
@@ -20,7 +19,7 @@ from fairlane.gateway.settings import (
 )
 from fairlane.queues.overrides import ALL, Override
 
-ROUTE_SETTINGS = (*("model", "mode", "stream", "template", "fallbacks", "timeout", "max_output_tokens"),)
+ROUTE_SETTINGS = (*("model", "mode", "template", "fallbacks", "timeout", "max_output_tokens"),)
 """What can be overridden of a route's rule. Its price, and what counts as the same task, only the configuration sets."""
 MODEL_SETTINGS = ("fallbacks", "fallback_after", "first_output", "silence")
 """What replicas apply of a model; the scheduler's scripts apply the rest."""
@@ -136,16 +135,12 @@ class Overlay(NamedTuple):
     invalid: Mapping[str, str]
     """Overrides that do not fit the settings and are not applied, by id, with the reason."""
 
-    def plans_of(self, caller: Caller, name: str, subject: str) -> Plans:
+    def plans_of(self, name: str, subject: str) -> Plans:
         """Return the plans of a task that names a route or model. `subject` distinguishes it from others: its idempotency key or
         its id; '': no task, so no share concerns it."""
         share = self.shares.get(name)
         if share is None or not subject:
             return self.plans
-        if self.plans.routes.named[name].rule(caller.tier).same_task_ms:
-            subject = (
-                f"{caller.key_id} {caller.user}"  # the same request is the same task, whatever id it brings
-            )
         inside = in_percent(share.override.id, subject, share.override.percent)
         return share.plans if inside else self.plans
 

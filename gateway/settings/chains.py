@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from pydantic import Field, JsonValue, field_validator
 
 from fairlane.gateway.prompts.errors import TemplateError
-from fairlane.gateway.settings.parts import ModelName, SettingsPart, Tokens
+from fairlane.gateway.settings.parts import ModelName, SettingsPart
 from fairlane.gateway.settings.routing import (
     Messages,
     RouteSettings,
@@ -72,12 +72,8 @@ class StageSettings(SettingsPart):
     json_schema: dict[str, JsonValue] | None = None
     """The JSON schema of the answer, with `messages`; later stages read what matched it as `stages.NAME.json`."""
 
-    max_tokens: Tokens | None = None
-    """Tokens of output at most."""
-
     stream: bool | None = None
-    """Whether readers see what it writes as it is written. Not set: the last stage does, in a call that streams, and
-    where its route says `stream` and the call says nothing of it.
+    """Whether readers see what it writes as it is written. Not set: the last stage does, in a request that streams.
     """
 
     @field_validator("parameters")
@@ -96,9 +92,6 @@ class ChainSettings(SettingsPart):
 
     stages: Annotated[list[StageSettings], Field(min_length=1, max_length=MAX_STAGES)]
     """The stages, in their order; at most 16."""
-
-    title: Annotated[str, Field(max_length=200)] = ""
-    """What it is, for people."""
 
     optional: list[VariableName] = Field(default=[])
     """Variables that callers may leave out; they are empty texts then. So may those be that only a `when` or an `each` names."""

@@ -26,17 +26,17 @@ _SECTIONS = {
             "min_task_timeout_ms",
             "max_task_timeout_ms",
             "worker_timeout_ms",
-            "pending_ttl_ms",
+            "max_queue_wait_ms",
         ),
-        *("max_queue_wait_ms", "no_worker_grace_ms", "drain_ms", "lease_ms"),
+        *("no_worker_grace_ms", "drain_ms", "lease_ms"),
     ),
     "Bounds": (
         *("max_queue_length", "max_queued_bytes", "max_retained_bytes", "max_body_bytes", "max_output_bytes"),
-        *("max_calls_per_caller", "max_connections_per_address", "http_worker_slots"),
+        *("max_calls_per_caller", "http_worker_slots"),
     ),
     "Results and records": (
         *("task_result_ttl_ms", "idempotency_ttl_ms", "archive", "archive_ttl_ms", "usage_retention_days"),
-        *("ledger_retention_days", "audit_retention_days", "budget_timezone"),
+        *("audit_retention_days", "budget_timezone"),
     ),
     "Answers": (
         *("structured_output", "structured_repair", "stream_flush_interval_ms", "stream_flush_size"),

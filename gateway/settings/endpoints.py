@@ -1,7 +1,7 @@
 """Settings of endpoints: interfaces of other people that are called in turn. Pure."""
 
 from ipaddress import ip_network
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -25,7 +25,7 @@ from fairlane.gateway.settings.parts import (
 )
 from fairlane.gateway.settings.units import MIB, MINUTE_MS, SECOND_MS, Amount
 from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_networks, why_refused
-from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT, MAX_RESPONSE_BYTES
+from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT
 from fairlane.workers.adapters.targets import BadTarget, Pattern, read_target
 
 MAX_ENDPOINTS = 256
@@ -76,35 +76,21 @@ class EndpointSettings(SettingsPart):
     no harm when they come twice (GET, HEAD, OPTIONS, PUT, DELETE); through the queue, so each try counts in the windows.
     """
 
-    max_response_bytes: Annotated[int, Amount("bytes", 1, MAX_RESPONSE_BYTES)] = MIB
-    """Bytes that the body of an answer may have, as it is when it is decompressed; a longer one fails the task."""
-
     max_body_bytes: Annotated[int, Amount("bytes", 0, 16 * MIB)] = MIB
-    """Bytes that the body of a request may have; a longer one is refused with 413."""
+    """Maximum size of the body of a request, and of a response after decompression. A larger request is rejected with 413, a
+    larger response fails the task.
+    """
 
     allow_private: Networks = Field(default=[])
     """Networks (`10.1.0.0/16`) in which the address of the host may lie although it is none of the public internet. None: a name
     that leads to a private, local or metadata address is refused, whatever it led to before.
     """
 
-    permit_seconds: Annotated[int, Field(ge=1, le=600)] = 30
-    """Seconds in which a permit must be used; then its turn is given to the next one."""
-
     keys: Annotated[list[Identifier], Field(max_length=1000)] = Field(default=[])
     """Ids of the keys that may use it. None: all."""
 
     tiers: Annotated[list[Identifier], Field(max_length=64)] = Field(default=[])
     """Tiers whose callers may use it. None: all."""
-
-    archive: Literal["off", "results", "requests"] = "results"
-    """What the SQL database keeps of such a task for `archive_ttl`, for polls when Redis has forgotten it: nothing, its
-    result, or its request as well.
-    """
-
-    @field_validator("archive", mode="before")
-    @classmethod
-    def _off(cls, value: object) -> object:
-        return "off" if value is False else value  # as YAML reads it
 
     @field_validator("url")
     @classmethod
@@ -173,13 +159,10 @@ class EndpointSettings(SettingsPart):
             mean_ms=self.mean_ms or 0,
             timeout_ms=self.timeout_ms,
             retries=self.retries,
-            max_response_bytes=self.max_response_bytes,
             max_body_bytes=self.max_body_bytes,
             allow_private=tuple(self.allow_private),
-            permit_ms=self.permit_seconds * SECOND_MS,
             keys=frozenset(self.keys),
             tiers=frozenset(self.tiers),
-            archive=self.archive,
         )
 
     @property

@@ -85,23 +85,13 @@ class FilesSettings(SettingsPart):
     """Files that callers bring (`/v1/files`), and that are made for them."""
 
     enabled: bool = True
-    """Whether callers may bring files. `false`: the calls are not there, and batches neither. What is kept already stays, and
-    expires.
-    """
+    """Whether clients can upload files. `false`: uploads and batches are rejected; existing files can be read, and expire."""
 
     storage: str | None = None
     """Where files are kept: a directory, also as `file:///mnt/fairlane/files`; or a bucket of an S3-compatible server,
     `s3://bucket/prefix?endpoint=http://minio:9000&region=us-east-1` (needs the extra `s3`: `pip install '.[s3]'`; its keys stand
     in the environment, as for every program of S3). Not set: the directory `files` in `data_dir`. Replicas must share it; one
     that finds another one's missing refuses the calls.
-    """
-
-    max_file_bytes: Bytes = 512 * MIB
-    """Bytes of one file; a larger one is a 413. Files of batches are limited by `batches`, too."""
-
-    max_bytes_per_caller: Bytes = 5 * 1024 * MIB
-    """Bytes that the files of one user may take, those that arrive included. With 10,000 files, further ones are refused
-    (429 `TOO_MANY_FILES`), too.
     """
 
     max_bytes: Bytes = 50 * 1024 * MIB

@@ -165,13 +165,10 @@ class Settings(BaseModel):
     budget_timezone: str = "UTC"
     """The time zone in which the budgets of keys (`quota`) begin their days and months: a name such as `Europe/Berlin`."""
 
-    ledger_retention_days: Days = 1100
-    """Days that the SQL database keeps what each task cost those who have a quota (the ledger), and what was used of their
-    budgets. 1100 are three years. Grants, and what there is to pay with, are kept for good.
-    """
-
     audit_retention_days: Days = 1100
-    """Days that the SQL database keeps what operators did (the audit log). 1100 are three years. Few rows, of some 500 bytes."""
+    """Time that the audit log, the cost of each task (the ledger), and the use of budgets are kept in the SQL database. 1100 days
+    are three years. Grants and balances are kept for good.
+    """
 
     task_result_ttl_ms: Ms = 5 * MINUTE_MS
     """Milliseconds that result and event log are kept after the end, for polls and reconnects. Short,
@@ -206,11 +203,6 @@ class Settings(BaseModel):
     call is a new task. Too little: who comes again later pays for a second answer.
     """
 
-    pending_ttl_ms: Ms = 3 * HOUR_MS
-    """Milliseconds an async task without `timeout` may wait for its turn. Hours, because nobody holds a
-    connection for it.
-    """
-
     worker_timeout_ms: Ms | None = None
     """Milliseconds a task may run once a worker has it. Not set: `max_task_timeout`."""
 
@@ -237,11 +229,6 @@ class Settings(BaseModel):
     max_body_bytes: Bytes = 16 * MIB
     """Bytes of a request body; a longer one is a 413. Holds a few images in base64. Bodies of 1 MiB and more are decoded
     one at a time.
-    """
-
-    max_connections_per_address: Count | None = None
-    """Connections of callers from one address; further ones are closed. Workers do not count once they have connected. Not set:
-    no limit, because behind a proxy or a balancer all callers come from its address; set it where callers connect directly.
     """
 
     max_calls_per_caller: Count = 1000

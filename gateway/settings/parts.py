@@ -368,12 +368,7 @@ class CallerKey(SettingsPart):
 
     scopes: list[Scope] = ["call"]
     """What this key is for. `call`: to submit tasks and read its own. `viewer`: to read what operators see (dashboard, state,
-    tasks without their content, audit). `metrics`: to read `/metrics`. `admin`: everything, as with `admin`.
-    """
-
-    admin: bool = False
-    """Whether this key may read and cancel all callers' tasks (dashboard, `fairlane status`), drain workers and change limits.
-    The same as the scope `admin`.
+    tasks without their content, audit). `metrics`: to read `/metrics`. `admin`: everything.
     """
 
     signing: bool = False
@@ -398,6 +393,11 @@ class CallerKey(SettingsPart):
 
     quota: KeyQuota | None = None
     """Who pays for the key's tasks, by `prices`. Not set: nobody does, and it may use as much as its limits allow."""
+
+    @property
+    def admin(self) -> bool:
+        """Return whether the key may do everything."""
+        return "admin" in self.scopes
 
     @field_validator("sha256")
     @classmethod
@@ -556,16 +556,10 @@ class UpstreamSettings(SettingsPart):
 class BatchSettings(SettingsPart):
     """`/v1/batches`: files of requests that are worked off beside everything else."""
 
-    max_lines: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
-    """Requests that the file of a batch may hold; as many as OpenAI takes. A file with more fails as a whole."""
-
     window: Annotated[int, Field(ge=1, le=10_000)] = 100
     """Requests of one batch that wait or run at the same time; the next one is submitted when one of them has ended. They count
     in `max_length` of their queue. Too few: slots stay idle; too many: other async tasks of the same caller wait behind them.
     """
-
-    max_window_ms: Ms = 7 * DAY_MS
-    """The longest `completion_window` in milliseconds. What was not carried out within its window is not: the batch expires."""
 
 
 class ResponseSettings(SettingsPart):
@@ -582,28 +576,15 @@ class ResponseSettings(SettingsPart):
     from now on. Too little: conversations that rest for longer cannot be gone on with.
     """
 
-    max_bytes_per_caller: Bytes = 1024 * MIB
-    """Bytes of content that is kept of one caller (a key's user), about: beyond it the oldest responses go first. Too little:
-    they go before their time; too much: one caller may fill the database.
-    """
-
 
 class WebhookSettings(SettingsPart):
     """Requests by which callers are told of ends."""
 
-    enabled: bool = True
-    """Whether callers may have webhooks. `false`: they can make none and none is sent; what is owed waits, and is given up at its
-    time.
-    """
-
     allow_private: Networks = Field(default=[])
-    """Networks (`10.1.0.0/16`) in which receivers may lie although their addresses are none of the public internet. Whoever may
-    call may then have requests sent there. None: a name that leads to a private, local or metadata address is refused at each
+    """Private networks (`10.1.0.0/16`) that receivers may be in. Every client can then have requests sent there, and URLs may
+    begin with `http://`: readable on their way, but still signed. None: a private, local or metadata address is rejected at each
     request.
     """
-
-    allow_http: bool = False
-    """Whether URLs may begin with `http://`. Then the ids in webhooks can be read on their way; signatures hold all the same."""
 
 
 class TuningSettings(SettingsPart):
@@ -611,6 +592,9 @@ class TuningSettings(SettingsPart):
 
     max_result_ttl_ms: Ms = 24 * HOUR_MS
     """The longest `resultTtlMs` of a request."""
+
+    pending_ttl_ms: Ms = 3 * HOUR_MS
+    """How long an async task without `timeout` may wait for its turn."""
 
     outbox_max_entries: Count = 1_000_000
     """Records of ended tasks that may wait in Redis for the SQL database, some 300 bytes each; then no task is accepted."""
@@ -641,6 +625,9 @@ class TuningSettings(SettingsPart):
 
     stream_token_ms: Ms = 15 * MINUTE_MS
     """How long a `streamUrl` is valid after its issue and after each use."""
+
+    max_response_bytes_per_caller: Bytes = 1024 * MIB
+    """Stored responses of one caller; above it the oldest are deleted."""
 
     webhook_timeout_ms: Ms = 15 * SECOND_MS
     """How long a receiver of webhooks may take to answer."""

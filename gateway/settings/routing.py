@@ -10,7 +10,6 @@ from fairlane.gateway.settings.parts import (
     Mode,
     ModelName,
     Ms,
-    MsOrZero,
     Rates,
     SettingsPart,
     Tokens,
@@ -33,9 +32,6 @@ class RouteRule(SettingsPart):
     mode: Mode | None = None
     """The mode of tasks that do not say one themselves: with the caller's tier it makes the queue."""
 
-    stream: bool | None = None
-    """What `stream` is in native calls that do not say it. Calls of `/v1` stream when they say so, as ever."""
-
     timeout_ms: Ms | None = None
     """Milliseconds from submission to the end: the longest that a caller may ask for, and what holds where none is asked for."""
 
@@ -49,11 +45,6 @@ class RouteRule(SettingsPart):
 
     fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] | None = None
     """Models to which a task goes on, in this order, that the one before could not answer. Not set: those of the model itself."""
-
-    same_task_ms: MsOrZero | None = None
-    """Milliseconds for which the same template with the same variables, of the same user and tier, is the same task: as if the
-    request had an idempotency key that says so. Not set or 0: each is a task of its own, unless the request has a key.
-    """
 
     template: ModelName | None = None
     """The template of tasks that name this route as `template`. Not set: the one of the route's own name."""

@@ -47,7 +47,6 @@ SEED_NAMES = (
     SeedName("MAX_QUEUE_WAIT_MS", "max_queue_wait_ms", "ms"),
     SeedName("TASK_RESULT_TTL_MS", "task_result_ttl_ms", "ms"),
     SeedName("STREAM_TTL_SECONDS", "task_result_ttl_ms", "s"),
-    SeedName("PENDING_TTL_MS", "pending_ttl_ms", "ms"),
     SeedName("WORKER_TIMEOUT_MS", "worker_timeout_ms", "ms"),
     SeedName("CONCURRENCY_LOCK_TIMEOUT_MS", "lease_ms", "ms"),
     SeedName("STREAM_FLUSH_INTERVAL_MS", "stream_flush_interval_ms", "ms"),

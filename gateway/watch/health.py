@@ -70,7 +70,7 @@ class Health:
             "fairlane_redis_refusing": float(self.store.refuses),
             "fairlane_http_requests_open": len(self._closing),
             "fairlane_connections": len(self._connections.open),
-            "fairlane_connections_limit": self._connections.limits.most,
+            "fairlane_connections_limit": self._connections.max_open,
             "fairlane_connected_workers": len(self._pool),
             "fairlane_attempts": len(self._attempts),
             "fairlane_loop_lag_max_seconds": self._loop_monitor.longest_s,

@@ -84,7 +84,7 @@ class Sender:
         """Claim due webhooks, and serve them."""
         settings = self._settings()
         free = MAX_WEBHOOKS - len(self._serving)
-        if not settings.webhooks.enabled or free <= 0:
+        if free <= 0:
             return
         now = self._now_ms()
         until = now + settings.tuning.webhook_timeout_ms + MARGIN_MS
@@ -132,8 +132,8 @@ class Sender:
         user = delivery.user_name.partition("/")[2] if webhook.user_name == EVERY_USER else ""
         body = body_of(delivery.event_id, delivery.event, delivery.object_id, delivery.created, user)
         headers = signing.headers(delivery.id, now // 1000, body, webhook.secrets(now))
-        if webhook.url.startswith("http://") and not settings.webhooks.allow_http:
-            error = "The URL begins with http://, which an operator has to allow (webhooks.allow_http)."
+        if webhook.url.startswith("http://") and not settings.webhooks.allow_private:
+            error = "The URL begins with http://, which an operator has to allow (webhooks.allow_private)."
             attempt = Attempt(now, 0, None, error)
         else:
             attempt = await client.post(

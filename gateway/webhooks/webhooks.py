@@ -81,9 +81,6 @@ class Webhooks:
     ) -> dict[str, Any]:
         """Create a webhook. Return it with its secret, which is never shown again."""
         settings, owner, now = self._settings(), _owner(caller), self._now_ms()
-        if not settings.enabled:
-            sentence = "This gateway sends no webhooks: an operator has switched them off (webhooks.enabled)"
-            raise ApiError(403, "WEBHOOKS_OFF", sentence)
         if every_user and not (caller.delegating and caller.key_id and caller.user == caller.key_id):
             sentence = "everyUser is for a delegating key, in a request that names no user"
             raise bad_request(sentence, "everyUser")
@@ -251,8 +248,8 @@ def _checked_url(url: str, settings: WebhookSettings) -> str:
         target = read_target(url)
     except BadTarget as error:
         raise bad_request(f"url: {error}", "url") from None
-    if target.scheme == "http" and not settings.allow_http:
-        sentence = "url must begin with https:// (an operator may allow http:// by webhooks.allow_http)"
+    if target.scheme == "http" and not settings.allow_private:
+        sentence = "url must begin with https:// (an operator can allow http:// with webhooks.allow_private)"
         raise bad_request(sentence, "url")
     allowed = read_networks(settings.allow_private)
     refused = [why_refused(address, allowed) for address in addresses_said(target.host)]

@@ -131,7 +131,10 @@ def settings(first_output_ms: int, open_ms: int) -> dict[str, Any]:
     each = {"first_output_ms": first_output_ms, "breaker_open_ms": open_ms, "fallback_after_ms": 0}
     quota = {"of": "key"}
     return {
-        "keys": [key("ops", admin=True), *(key(fault.name, quota=quota, tier="paid") for fault in FAULTS)],
+        "keys": [
+            key("ops", scopes=["admin"]),
+            *(key(fault.name, quota=quota, tier="paid") for fault in FAULTS),
+        ],
         "workers": [{"id": "drill", "sha256": digest(WORKER_TOKEN)}],
         "prices": [
             {"model": model, "input": 0, "output": 0, "request": str(price)}

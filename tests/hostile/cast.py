@@ -52,8 +52,8 @@ def settings(**changes: Any) -> dict[str, Any]:
             key("mallory"),
             key("bob"),
             key("site", delegating=True),
-            key("ops", admin=True),
-            key("watch", admin=True),
+            key("ops", scopes=["admin"]),
+            key("watch", scopes=["admin"]),
         ],
         "workers": [
             key(GOOD_WORKER, models=[STREAMING, SLOW, RAW]),
@@ -62,14 +62,7 @@ def settings(**changes: Any) -> dict[str, Any]:
             key(ROGUE_WORKER, models=[ROGUE]),
         ],
         "models": {LAB: {}, ROGUE: {"fallbacks": [STREAMING]}},
-        "routes": {
-            ROUTE: {
-                "model": STREAMING,
-                "max_output_tokens": 50,
-                "vision": {"model": RAW},
-                "same_task_ms": 500,
-            }
-        },
+        "routes": {ROUTE: {"model": STREAMING, "max_output_tokens": 50, "vision": {"model": RAW}}},
         "templates": {
             ROUTE: {
                 "messages": [

@@ -85,7 +85,7 @@ SECRETS = ("ops", "app", "leaked", "new")
 def several(path: Path, *names: str) -> None:
     """Keys, of which `ops` is an admin's, and a worker token."""
     path.parent.mkdir(exist_ok=True)
-    text = config(*names).replace("{id: ops,", "{id: ops, admin: true,")
+    text = config(*names).replace("{id: ops,", "{id: ops, scopes: [admin],")
     path.write_text(text + "workers:" + config("gpu").removeprefix("keys:"))
 
 

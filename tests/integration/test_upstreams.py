@@ -25,7 +25,7 @@ START_S = 40.0
 SECRET = "the-providers-secret"
 KEY, KEY_SHA256 = new_secret("key", "app")
 OPS, OPS_SHA256 = new_secret("key", "ops")
-KEYS = [{"id": "app", "sha256": KEY_SHA256}, {"id": "ops", "sha256": OPS_SHA256, "admin": True}]
+KEYS = [{"id": "app", "sha256": KEY_SHA256}, {"id": "ops", "sha256": OPS_SHA256, "scopes": ["admin"]}]
 
 
 @pytest.fixture

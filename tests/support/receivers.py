@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-LOCAL = {"allow_private": ["127.0.0.0/8"], "allow_http": True}
+LOCAL = {"allow_private": ["127.0.0.0/8"]}
 """What `webhooks` must say so that these can be reached."""
 
 

@@ -86,7 +86,7 @@ async def test_a_page_that_makes_no_sense_is_refused(shared_gateway: Start, quer
 
 
 async def test_changes_and_their_record_are_an_admins_business_who_is_named(gateway: Start) -> None:
-    async with gateway(keys=[key("ops", admin=True), key("acme")]) as talk:
+    async with gateway(keys=[key("ops", scopes=["admin"]), key("acme")]) as talk:
         with capture_logs() as lines:
             await check_callers(talk)
     assert [line for line in lines if line["event"] == "setting changed"] == [

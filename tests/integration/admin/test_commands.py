@@ -40,7 +40,7 @@ async def fairlane(talk: Talk, *arguments: str, **environ: str) -> Done:
 @pytest.fixture
 async def talk(redis_url: str, tmp_path: Path) -> AsyncIterator[Talk]:
     keys = [
-        key("ops", admin=True),
+        key("ops", scopes=["admin"]),
         key("app", tier="paid", quota=KeyQuota(otherwise="free")),
         key(
             "site", delegating=True, quota=KeyQuota.model_validate({"of": "user", "budget": 2, "per": "day"})

@@ -95,7 +95,7 @@ async def test_a_task_is_found_by_the_id_of_its_request(gateway: Start) -> None:
 
 async def test_a_keys_searches_take_turns(gateway: Start) -> None:
     """Another key's go on meanwhile, as do callers and the cancel that ends a flood."""
-    keys = [key("wall", scopes=["viewer"]), key("ops", admin=True), key("acme")]
+    keys = [key("wall", scopes=["viewer"]), key("ops", scopes=["admin"]), key("acme")]
     async with gateway(keys=keys) as talk, talk.worker2(["m"]):
         wall, ops, acme = ({"Authorization": f"Bearer {secret(name)}"} for name in ("wall", "ops", "acme"))
         operator = talk.served.gateway.operator

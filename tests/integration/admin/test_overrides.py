@@ -181,7 +181,7 @@ async def test_conflicts_and_unknown_overrides(gateway: Start) -> None:
 
 
 async def test_a_viewer_reads_overrides_and_changes_none(gateway: Start) -> None:
-    keys = [key("ops", admin=True), key("eye", scopes=["viewer"]), key("app")]
+    keys = [key("ops", scopes=["admin"]), key("eye", scopes=["viewer"]), key("app")]
     async with gateway(keys=keys, **ROUTES) as talk:
         talk.http.headers["Authorization"] = f"Bearer {secret('ops')}"
         override = await create(talk, TRIAL)

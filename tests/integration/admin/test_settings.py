@@ -17,7 +17,7 @@ from tests.support.talk import Talk, talking
 pytestmark = pytest.mark.anyio
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
-KEYS = [key("ops", admin=True), key("eyes", scopes=["viewer"]), key("app")]
+KEYS = [key("ops", scopes=["admin"]), key("eyes", scopes=["viewer"]), key("app")]
 
 
 def bearer(name: str) -> dict[str, str]:
@@ -120,7 +120,7 @@ async def test_a_reload_tells_since_when_and_what_waits_for_a_restart(
     redis_url: str, tmp_path: Path, processes: int
 ) -> None:
     sha = hashlib.sha256(secret("ops").encode()).hexdigest()
-    keys = f'keys: [{{id: ops, admin: true, sha256: "{sha}"}}]\n'
+    keys = f'keys: [{{id: ops, scopes: [admin], sha256: "{sha}"}}]\n'
     file = tmp_path / "fairlane.yaml"
     file.write_text(keys + "max_queue_length: 50\ndrain: 2s\n")
     async with gateway_process(tmp_path, redis_url, processes=processes) as gateway:

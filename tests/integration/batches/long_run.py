@@ -165,7 +165,7 @@ async def progress(play: Play, http: httpx.AsyncClient, batch_id: str) -> dict[s
 
 def keys() -> list[dict[str, Any]]:
     """Of the batch's caller, of the interactive one, and of the operator."""
-    known = {"robot": {"tier": "free"}, "person": {"tier": "free"}, "ops": {"admin": True}}
+    known = {"robot": {"tier": "free"}, "person": {"tier": "free"}, "ops": {"scopes": ["admin"]}}
     return [{"id": name, "sha256": digest(name), **more} for name, more in known.items()]
 
 

@@ -19,7 +19,7 @@ KEYS = [
     key("site", delegating=True),
     key("limited", limits={"requests_per_minute": 5}),
     key("narrow", models=["echo"]),
-    key("ops", admin=True),
+    key("ops", scopes=["admin"]),
 ]
 
 
@@ -104,7 +104,7 @@ async def test_a_rate_limit_slows_a_batch_and_fails_nothing(staged: tuple[Caller
 
 
 async def test_a_key_that_is_revoked_ends_its_batches(redis_url: str, tmp_path: Path) -> None:
-    async with stage(redis_url, tmp_path, slots=1, keys=[key("ops", admin=True)]) as (caller, crew):
+    async with stage(redis_url, tmp_path, slots=1, keys=[key("ops", scopes=["admin"])]) as (caller, crew):
         ops = of(caller, "ops")
         made = (await ops.http.post("/api/admin/keys", json={"id": "gone", "kind": "caller"})).json()
         gone = caller.other(made["secret"])

@@ -34,7 +34,7 @@ async def staged(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> AsyncIterator[tuple[Caller, Caller, Crew]]:
     """An operator, and a user who may be forgotten."""
-    keys = [key("site", delegating=True), key("ops", admin=True)]
+    keys = [key("site", delegating=True), key("ops", scopes=["admin"])]
     asked = "database_url" in request.fixturenames
     where = {"database_url": request.getfixturevalue("database_url")} if asked else {}
     async with stage(redis_url, tmp_path, slots=2, keys=keys, **where) as (caller, crew):
@@ -138,7 +138,7 @@ async def test_a_task_that_its_worker_has_not_let_go_is_waited_for(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crew_module, "Crew", Slow)
-    keys = [key("site", delegating=True), key("ops", admin=True)]
+    keys = [key("site", delegating=True), key("ops", scopes=["admin"])]
     async with stage(redis_url, tmp_path, slots=2, keys=keys) as (caller, crew):
         assert isinstance(crew, Slow)
         try:

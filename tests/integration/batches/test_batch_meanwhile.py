@@ -21,7 +21,7 @@ async def test_limits_that_are_lowered_hold_for_what_has_not_begun_and_raised_on
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog, "MAX_RETRY_S", 1.0)
-    settings: dict[str, Any] = {"keys": [key("ops", admin=True)], "batches": {"window": 4}}
+    settings: dict[str, Any] = {"keys": [key("ops", scopes=["admin"])], "batches": {"window": 4}}
     async with stage(redis_url, tmp_path, **settings) as (caller, crew):
         ops = caller.other(secret("ops"))
         answer = await ops.http.post("/api/admin/keys", json={"id": "app"})

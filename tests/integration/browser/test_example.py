@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[3]
 KEYS = {
     "keys": [
         {"id": "site", "sha256": hashlib.sha256(b"of-site").hexdigest()},
-        {"id": "ops", "admin": True, "sha256": hashlib.sha256(b"of-ops").hexdigest()},
+        {"id": "ops", "scopes": ["admin"], "sha256": hashlib.sha256(b"of-ops").hexdigest()},
     ],
     "workers": [{"id": "w", "sha256": hashlib.sha256(b"of-w").hexdigest(), "models": ["*"]}],
 }

@@ -42,7 +42,7 @@ STAGES: list[dict[str, Any]] = [
 SETTINGS: dict[str, Any] = {
     "models": MODELS,
     "templates": TEMPLATES,
-    "chains": {"job_match": {"title": "A match", "stages": STAGES}},
+    "chains": {"job_match": {"stages": STAGES}},
 }
 ASK: dict[str, Any] = {"chain": "job_match", "variables": {"resume": "Ten years", "job": "A cook. "}}
 SUMMARY = {

@@ -45,7 +45,6 @@ async def test_a_key_covers_the_chain_or_all_of_its_stages(redis_url: str, tmp_p
         assert told == [
             {
                 "name": "job_match",
-                "title": "A match",
                 "variables": ["job", "pages", "resume"],
                 "optional": ["pages"],
                 "stages": [

@@ -220,7 +220,7 @@ PRICES = [
     PriceSettings.model_validate({"model": model, "input": 0, "output": 0, "request": 1})
     for model in ("sums", "chat")
 ]
-KEYS = [key("ops", admin=True), key("app", tier="paid", quota=KeyQuota())]
+KEYS = [key("ops", scopes=["admin"]), key("app", tier="paid", quota=KeyQuota())]
 
 
 async def test_stages_are_paid_and_one_that_cannot_be_is_refused(redis_url: str, tmp_path: Path) -> None:

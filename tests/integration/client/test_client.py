@@ -116,7 +116,7 @@ def _key(name: str, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 async def gateway(redis_url: str, tmp_path: Path) -> AsyncIterator[Talk]:
     settings = {"stream_flush_interval_ms": 0, "stream_flush_size": 1}
-    keys = [_key("site"), _key("other"), _key("ops", admin=True)]
+    keys = [_key("site"), _key("other"), _key("ops", scopes=["admin"])]
     async with talking(redis_url, tmp_path, keys=keys, **settings) as talk, serving(cast(talk.served.url)):
         pool = talk.served.gateway.dispatcher.pool
         await until(lambda: any(True for _ in pool), "the worker to be known")

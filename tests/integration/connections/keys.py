@@ -16,7 +16,7 @@ def keys(**secrets: str) -> dict[str, Any]:
         _key("ann"),
         _key("bob", delegating=True),
         _key("site", delegating=True, user_from="body.user"),
-        _key(ADMIN, admin=True),
+        _key(ADMIN, scopes=["admin"]),
     ]
     for name, secret in secrets.items():
         callers = [

@@ -34,32 +34,6 @@ async def test_more_connections_than_files_is_an_error_that_says_what_to_do(
     assert "Traceback" not in gateway.log
 
 
-async def test_one_address_has_a_limit_where_one_is_set(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        talking(redis_url, tmp_path, max_connections_per_address=5) as talk,
-        talk.worker(),
-        talk.worker(),
-        contextlib.AsyncExitStack() as stack,
-    ):
-
-        def ask() -> list[bytes]:
-            callers = [stack.enter_context(Caller(talk.served.url)) for _ in range(5)]
-            assert [caller.ask(HEALTH)[0] for caller in callers] == [200] * 5
-            one_more = stack.enter_context(Caller(talk.served.url))
-            return [callers[0].ask(HEALTH)[1], one_more.rest()]
-
-        kept, refused = await asyncio.to_thread(ask)
-        assert b" 200 " in kept
-        assert refused.startswith(b"HTTP/1.1 503 ")
-        await stack.aclose()
-        await until(lambda: len(talk.served.gateway.connections.open) == 2, "the callers to be gone")
-        with Caller(talk.served.url) as caller:
-            assert (await asyncio.to_thread(caller.ask, HEALTH))[0] == 200
-        assert talk.served.gateway.metrics.values[CONNECTIONS_REJECTED.name] == {("address",): 1}
-
-
 async def test_connections_beyond_the_limit_are_rejected_until_others_close(
     redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,5 +51,5 @@ async def test_connections_beyond_the_limit_are_rejected_until_others_close(
         await until(lambda: len(talk.served.gateway.connections.open) == 1, "the clients to be gone")
         with Caller(talk.served.url) as caller:
             assert (await asyncio.to_thread(caller.ask, HEALTH))[0] == 200
-        assert talk.served.gateway.metrics.values[CONNECTIONS_REJECTED.name] == {("limit",): 5}
+        assert talk.served.gateway.metrics.values[CONNECTIONS_REJECTED.name] == {(): 5}
         assert capsys.readouterr().out.count("too many connections") == 1

@@ -88,10 +88,11 @@ async def test_replicas_hear_of_it_within_a_second_and_it_survives_a_restart(
 
 async def test_what_is_set_for_the_target_reaches_the_worker_and_nobody_else(gateway: Start) -> None:
     said = "Bearer very-secret"
-    async with gateway(llm_debug=True, environment="development") as talk, caller(talk) as worker:
-        made = await add(
-            talk, name="image", url=PATTERN, set_headers={"Authorization": said}, archive="requests"
-        )
+    async with (
+        gateway(llm_debug=True, environment="development", archive="requests") as talk,
+        caller(talk) as worker,
+    ):
+        made = await add(talk, name="image", url=PATTERN, set_headers={"Authorization": said})
         assert made["settings"]["set_headers"] == {"authorization": "(set)"}
         await offers(talk, "http:image")
         answer = await talk.http.post(
@@ -197,7 +198,7 @@ async def test_what_the_configuration_says_is_changed_there(gateway: Start) -> N
 
 
 async def test_only_admins_change_and_viewers_see(gateway: Start) -> None:
-    keys = [key("ops", admin=True), key("eye", scopes=["viewer"]), key("ann")]
+    keys = [key("ops", scopes=["admin"]), key("eye", scopes=["viewer"]), key("ann")]
     async with gateway(keys=keys) as talk:
         for who, sees, changes in (("ops", 200, 201), ("eye", 200, 403), ("ann", 403, 403)):
             async with talk.client(secret(who)) as http:

@@ -14,7 +14,6 @@ from tests.support.talk import Talk
 
 from fairlane.gateway.calls import http as calls_http
 from fairlane.gateway.database.tables import files
-from fairlane.gateway.settings import FilesSettings
 
 from .test_file_calls import stored
 from .uploads import BOUNDARY, END, FILE, MIB, PURPOSE, TYPE, form, part, send
@@ -119,8 +118,12 @@ BAD: dict[str, tuple[bytes, int, str, str | None]] = {
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["measured", "streamed"])
-async def test_bad_forms_leave_nothing(gateway: Make, tmp_path: Path, streamed: bool) -> None:
-    async with gateway(files=FilesSettings(max_file_bytes=MIB)) as talk:
+async def test_bad_forms_leave_nothing(
+    gateway: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
+) -> None:
+    for module in ("api.files", "files.files"):
+        monkeypatch.setattr(f"fairlane.gateway.{module}.MAX_FILE_BYTES", MIB)
+    async with gateway() as talk:
         for what, (body, status, sentence, param) in BAD.items():
 
             async def pieces(body: bytes = body) -> AsyncIterator[bytes]:

@@ -154,7 +154,7 @@ async def test_callers_see_their_own_files_and_admins_all(gateway: Make) -> None
     keys = [
         CallerKey(id="a", sha256=digest("key-a"), delegating=True),
         CallerKey(id="b", sha256=digest("key-b")),
-        CallerKey(id="ops", sha256=digest("key-ops"), admin=True),
+        CallerKey(id="ops", sha256=digest("key-ops"), scopes=["admin"]),
     ]
     async with gateway(keys=keys) as talk:
         a, b, ops = (talk.client(f"key-{name}") for name in ("a", "b", "ops"))
@@ -205,7 +205,7 @@ async def test_an_open_gateway_takes_no_forms_from_web_pages(here: Talk) -> None
 async def test_a_forgotten_users_files_go(gateway: Make, tmp_path: Path, database_url: str) -> None:
     keys = [
         CallerKey(id="a", sha256=digest("key-a"), delegating=True),
-        CallerKey(id="ops", sha256=digest("key-ops"), admin=True),
+        CallerKey(id="ops", sha256=digest("key-ops"), scopes=["admin"]),
     ]
     async with gateway(keys=keys, database_url=database_url) as talk:
         headers = {"x-fairlane-user": "zebra"}
@@ -248,9 +248,9 @@ async def test_limits_are_taken_over_while_running_and_the_storage_at_the_next_s
     async with gateway() as talk:
         assert (await send(talk.http, form(FILE, PURPOSE))).status_code == 200
         current = talk.served.gateway.current
-        new = FilesSettings(max_file_bytes=4, storage=str(tmp_path / "elsewhere"))
+        new = FilesSettings(max_bytes=4, storage=str(tmp_path / "elsewhere"))
         changed = current.settings.model_copy(update={"files": new})
         assert current.replace(changed)["needs_restart"] == ["files.storage"]
-        assert current.settings.files == FilesSettings(max_file_bytes=4)
-        assert (await send(talk.http, form(FILE, PURPOSE))).status_code == 413
+        assert current.settings.files == FilesSettings(max_bytes=4)
+        assert (await send(talk.http, form(FILE, PURPOSE))).status_code == 507
         assert not (tmp_path / "elsewhere").exists()

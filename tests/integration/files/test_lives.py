@@ -224,31 +224,24 @@ async def test_what_cannot_be_removed_is_tried_again_and_holds_nothing_up(
     assert (await keeping.rows(), keeping.stored()) == ({}, [])
 
 
-async def test_a_caller_has_so_many_files_and_bytes(
+async def test_a_caller_has_a_maximum_number_of_files(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairlane.gateway.files.files.MAX_FILES_PER_CALLER", 2)
-    keeping = Keeping(database, tmp_path / "s", max_bytes_per_caller=100)
+    keeping = Keeping(database, tmp_path / "s")
     first = await keeping.files.create(ANN, "x", "batch", of(b"x" * 60))
-    for too_much in (of(b"x" * 41), of(b"x" * 20, b"x" * 21)):
-        with pytest.raises(ApiError, match="of 100 bytes") as refused:
-            await keeping.files.create(ANN, "x", "batch", too_much)
-        assert (refused.value.status, refused.value.code) == (429, "TOO_MANY_FILES")
     async with keeping.files.arriving(ANN, size=40) as arriving:
-        with pytest.raises(ApiError, match="may have 2"):
+        with pytest.raises(ApiError, match="may have 2") as refused:
             await keeping.files.create(ANN, "y", "batch", of())
+        assert (refused.value.status, refused.value.code) == (429, "TOO_MANY_FILES")
         await arriving.write(b"x" * 40)
         await arriving.finish("x", "batch")
-    async with keeping.files.arriving(BOB, size=100) as arriving:
-        await arriving.finish("x", "batch")
-    with pytest.raises(ApiError):
-        await keeping.files.create(ANN, "y", "batch", of())
+    await keeping.files.create(BOB, "x", "batch", of())
     made = await keeping.files.create(ANN, "out", "batch_output", of(b"x" * 1000))  # it has been paid for
     assert made.bytes == 1000
     await keeping.files.delete(ANN, made.id)
     await keeping.files.delete(ANN, first.id)
-    async with keeping.files.arriving(ANN, size=60) as arriving:
-        await arriving.finish("x", "batch")
+    await keeping.files.create(ANN, "y", "batch", of())
 
 
 async def test_nobody_fills_the_storage_for_others(
@@ -284,7 +277,7 @@ async def test_nobody_fills_the_storage_for_others(
 
 
 async def test_two_at_once_do_not_share_the_same_room(database: Database, tmp_path: Path) -> None:
-    keeping = Keeping(database, tmp_path / "s", max_bytes_per_caller=1000)
+    keeping = Keeping(database, tmp_path / "s", max_bytes=2000)
     replicas = [keeping.files, keeping.another()]
 
     async def one(number: int) -> bool:

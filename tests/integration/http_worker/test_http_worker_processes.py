@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 START_S = 40.0
 KEY, KEY_SHA256 = new_secret("key", "app")
 OPS, OPS_SHA256 = new_secret("key", "ops")
-KEYS = [{"id": "app", "sha256": KEY_SHA256}, {"id": "ops", "sha256": OPS_SHA256, "admin": True}]
+KEYS = [{"id": "app", "sha256": KEY_SHA256}, {"id": "ops", "sha256": OPS_SHA256, "scopes": ["admin"]}]
 
 
 def write(folder: Path, endpoints: dict[str, Any], **more: Any) -> None:

@@ -44,7 +44,7 @@ async def test_each_key_and_each_user_of_one_has_its_own(redis_url: str, tmp_pat
 async def test_who_brings_too_many_keys_is_refused_new_ones_and_nobody_else_is(
     redis_url: str, tmp_path: Path
 ) -> None:
-    keys = [key("one"), key("site", delegating=True), key("ops", admin=True)]
+    keys = [key("one"), key("site", delegating=True), key("ops", scopes=["admin"])]
     settings = {"max_idempotency_keys": 3, "idempotency_ttl_ms": 3_600_000}
     async with talking(redis_url, tmp_path, keys=keys, **settings) as talk, talk.worker2(["m"], slots=9):
         ann, bob = ({"X-Fairlane-User": name} for name in ("ann", "bob"))
@@ -88,7 +88,7 @@ async def test_a_repetition_takes_nothing_of_limits_and_is_charged_once(
     prices = [PriceSettings.model_validate({"model": "m", "input": 0, "output": 0, "request": "0.5"})]
     limits: dict[str, Any] = {"requests_per_day": 1}
     keys = [
-        key("ops", admin=True),
+        key("ops", scopes=["admin"]),
         key("app", tier="paid", quota=KeyQuota.model_validate({"budget": 1, "per": "day"}), limits=limits),
     ]
     async with (

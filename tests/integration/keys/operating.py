@@ -10,7 +10,7 @@ from tests.support.serving import until
 from tests.support.talk import Talk
 
 KEYS = "/api/admin/keys"
-OPS = [key("ops", admin=True)]
+OPS = [key("ops", scopes=["admin"])]
 """The configuration of a gateway with an admin, who is `secret("ops")`."""
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]

@@ -89,9 +89,9 @@ async def test_keys_are_listed_by_id_with_those_of_the_configuration(gateway: St
         assert await ids(text="M1") == ["m1"]
         assert await ids(text="%") == []
         shown = await told(await talk.http.get(f"{KEYS}/ops"))
-        assert (shown["source"], shown["settings"]["admin"], shown["createdAt"]) == (
+        assert (shown["source"], shown["settings"]["scopes"], shown["createdAt"]) == (
             "configuration",
-            True,
+            ["admin"],
             None,
         )
 
@@ -129,14 +129,14 @@ async def test_the_first_key_closes_an_open_gateway_and_must_be_an_admins(gatewa
 async def test_the_first_key_does_not_expire(gateway: Start) -> None:
     async with gateway() as talk:
         ends = int(time.time() * 1000) + 60_000
-        answer = await talk.http.post(KEYS, json={"id": "one", "admin": True, "expires": ends})
+        answer = await talk.http.post(KEYS, json={"id": "one", "scopes": ["admin"], "expires": ends})
         assert (await told(answer, 409))["code"] == "LAST_ADMIN_KEY"
         assert (await talk.http.get("/api/me")).json()["open"], "nothing was made"
 
 
 async def test_the_last_admin_is_kept_and_nobody_revokes_the_key_of_the_call(gateway: Start) -> None:
     async with gateway() as talk:
-        one = await create(talk, id="one", admin=True)
+        one = await create(talk, id="one", scopes=["admin"])
         talk.http.headers.update(bearer(one["secret"]))
 
         async def refused(method: str, path: str, **body: Any) -> str:
@@ -144,7 +144,7 @@ async def test_the_last_admin_is_kept_and_nobody_revokes_the_key_of_the_call(gat
             return str((await told(answer, 409))["code"])
 
         assert await refused("POST", "one/revoke") == "KEY_IN_USE"
-        assert await refused("PATCH", "one", admin=None) == "LAST_ADMIN_KEY"
+        assert await refused("PATCH", "one", scopes=None) == "LAST_ADMIN_KEY"
         soon = int(time.time() * 1000) + 60_000
         assert await refused("PATCH", "one", expires=soon) == "LAST_ADMIN_KEY"
         two = await create(talk, id="two", scopes=["call", "admin"])
@@ -277,7 +277,7 @@ async def test_keys_of_the_configuration_hold_and_cannot_be_changed_here(
 ) -> None:
     async with gateway(keys=OPS) as talk:
         as_ops(talk)
-        app = await create(talk, id="app", admin=True)
+        app = await create(talk, id="app", scopes=["admin"])
         for method, path in (("PATCH", "ops"), ("POST", "ops/revoke"), ("POST", "ops/rotate")):
             refused = await told(await talk.http.request(method, f"{KEYS}/{path}", json={}), 409)
             assert refused["code"] == "KEY_CONFIGURED"
@@ -323,7 +323,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"models": [""]}, "models.0 "),
     ({"models": "m"}, "models should be a valid array"),
     ({"scopes": ["root"]}, "scopes.0 should be 'call', 'viewer', 'metrics' or 'admin'"),
-    ({"admin": "yes"}, "admin should be a valid boolean"),
+    ({"signing": "yes"}, "signing should be a valid boolean"),
     ({"user_from": "body.user"}, "only a delegating key names users"),
     ({"quota": {"of": "user"}}, "only a delegating key has several users: set `of: key`"),
     ({"quota": {"of": "all"}}, "quota.of should be 'key' or 'user'; got 'all'"),
@@ -353,7 +353,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"id": ""}, "id "),
     ({"kind": "admin"}, "kind should be 'caller' or 'worker'"),
     ({"kind": "worker", "tier": "paid"}, "tier is no setting of a worker token"),
-    ({"kind": "worker", "admin": True}, "admin is no setting of a worker token"),
+    ({"kind": "worker", "scopes": ["admin"]}, "scopes is no setting of a worker token"),
 ]
 
 

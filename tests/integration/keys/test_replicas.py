@@ -62,9 +62,9 @@ async def test_the_first_key_closes_every_replica_and_nobody_slips_in_between(ga
     async with gateway() as one, gateway() as other:
         looking = other.served.gateway.key_cache
         async with looking._reading:  # the other one has not looked yet
-            boss = await create(one, id="boss", admin=True)
+            boss = await create(one, id="boss", scopes=["admin"])
             assert other.served.gateway.current.callers.open
-            wanted = other.later(other.http.post(KEYS, json={"id": "thief", "admin": True}))
+            wanted = other.later(other.http.post(KEYS, json={"id": "thief", "scopes": ["admin"]}))
             assert (await wanted).status_code == 401
         await becomes(other, "nobody", 401)
         assert await status(other, boss["secret"]) == 200
@@ -102,9 +102,9 @@ async def test_two_replicas_that_change_keys_at_the_same_time(gateway: Start) ->
 
 async def test_of_two_admins_that_revoke_each_other_one_stays(gateway: Start) -> None:
     async with gateway() as one, gateway() as other:
-        first = await create(one, id="first", admin=True)
+        first = await create(one, id="first", scopes=["admin"])
         one.http.headers.update(bearer(first["secret"]))
-        second = await create(one, id="second", admin=True)
+        second = await create(one, id="second", scopes=["admin"])
         await becomes(other, second["secret"], 200)
         other.http.headers.update(bearer(second["secret"]))
         answers = await asyncio.gather(
@@ -206,14 +206,14 @@ async def test_a_gateway_that_was_closed_stays_closed_when_the_keys_vanish(
 ) -> None:
     """A backup from before the first key is brought back."""
     async with gateway() as talk:
-        made = await create(talk, id="boss", admin=True)
+        made = await create(talk, id="boss", scopes=["admin"])
         assert capsys.readouterr().out.count("the gateway is open no more: keys are wanted") == 1
         async with talk.served.gateway.database.writing() as connection:
             for statement in (*FORGET, "UPDATE facts SET value = '0' WHERE name = 'keys_version'"):
                 await connection.execute(text(statement))
         await becomes(talk, made["secret"], 401)
         assert await status(talk, "nobody") == 401
-        assert (await talk.http.post(KEYS, json={"id": "thief", "admin": True})).status_code == 401
+        assert (await talk.http.post(KEYS, json={"id": "thief", "scopes": ["admin"]})).status_code == 401
         assert "the database has no keys any more" in capsys.readouterr().out
         await talk.served.gateway.reconfigure(talk.served.gateway.current.settings)
         assert (await talk.http.get("/api/me")).status_code == 401
@@ -223,7 +223,7 @@ async def test_keys_stay_while_the_database_does_not_know_their_version(
     gateway: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with gateway() as talk:
-        made = await create(talk, id="boss", admin=True)
+        made = await create(talk, id="boss", scopes=["admin"])
         talk.http.headers.update(bearer(made["secret"]))
         async with talk.served.gateway.database.writing() as connection:
             for statement in (*FORGET, "DELETE FROM facts WHERE name = 'keys_version'"):
@@ -309,10 +309,10 @@ async def test_a_file_without_keys_is_taken_over_where_the_database_has_some(
 ) -> None:
     file = tmp_path / "fairlane.yaml"
     ops = OPS[0]
-    file.write_text(f'keys: [{{id: ops, admin: true, sha256: "{ops["sha256"]}"}}]\n')
+    file.write_text(f'keys: [{{id: ops, scopes: [admin], sha256: "{ops["sha256"]}"}}]\n')
     async with gateway_process(tmp_path, redis_url, processes=processes) as gateway:
         async with http_client(gateway.url, headers=bearer(secret("ops"))) as http:
-            boss = await told(await http.post(KEYS, json={"id": "boss", "admin": True}), 201)
+            boss = await told(await http.post(KEYS, json={"id": "boss", "scopes": ["admin"]}), 201)
 
         async def statuses(token: str) -> set[int]:
             found = set()
@@ -349,7 +349,7 @@ async def test_off_loopback_no_key_is_made_where_the_database_has_some(
     redis_url: str, tmp_path: Path, processes: int
 ) -> None:
     async with gateway_process(tmp_path, redis_url) as gateway, http_client(gateway.url) as http:
-        boss = await told(await http.post(KEYS, json={"id": "boss", "admin": True}), 201)
+        boss = await told(await http.post(KEYS, json={"id": "boss", "scopes": ["admin"]}), 201)
         http.headers.update(bearer(boss["secret"]))
         await told(await http.post(KEYS, json={"id": "gpu", "kind": "worker"}), 201)
     async with (
@@ -372,7 +372,7 @@ async def test_the_key_of_the_first_start_can_be_removed_once_there_are_others(
     async with gateway_process(tmp_path, redis_url, host="0.0.0.0") as gateway:
         first = gateway.log.partition("new admin's key, shown this once: ")[2].split()[0]
         async with http_client(gateway.url, headers=bearer(first)) as http:
-            boss = await told(await http.post(KEYS, json={"id": "boss", "admin": True}), 201)
+            boss = await told(await http.post(KEYS, json={"id": "boss", "scopes": ["admin"]}), 201)
             await told(await http.post(KEYS, json={"id": "gpu", "kind": "worker"}), 201)
             refused = await told(await http.post(f"{KEYS}/first/revoke", json={}), 409)
             file = tmp_path / "data" / "first-caller-key.json"

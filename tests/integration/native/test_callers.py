@@ -21,7 +21,7 @@ KEYS = [
     key("acme", tier="paid"),
     key("other"),
     key("site", delegating=True),
-    key("ops", admin=True),
+    key("ops", scopes=["admin"]),
     key("narrow", models=["small"]),
 ]
 

@@ -22,7 +22,7 @@ LATER: dict[str, Any] = {"model": "m", "async": True}
 
 
 def limited(name: str = "acme", **limits: int) -> list[Any]:
-    return [key(name, limits=KeyLimits(**limits)), key("ops", admin=True)]
+    return [key(name, limits=KeyLimits(**limits)), key("ops", scopes=["admin"])]
 
 
 def told(headers: Any) -> dict[str, str]:

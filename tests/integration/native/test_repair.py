@@ -254,7 +254,7 @@ async def test_a_long_answer_is_withheld_whole_and_within_its_bound(gateway: Sta
 async def test_both_answers_are_paid_and_the_ledger_says_their_sum(
     redis_url: str, tmp_path: Path, database_url: str
 ) -> None:
-    keys = [key("ops", admin=True), key("acme", tier="paid", quota=KeyQuota())]
+    keys = [key("ops", scopes=["admin"]), key("acme", tier="paid", quota=KeyQuota())]
     prices = [PriceSettings.model_validate({"model": "m", "input": 1, "output": 2, "request": "0.000003"})]
     async with talking(redis_url, tmp_path, keys=keys, database_url=database_url, prices=prices) as talk:
         talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.serving import until
 from tests.support.talk import Talk
 
-IMAGE = {"url": "http://127.0.0.1:9/image/*", "concurrency": 2, "timeout_ms": 60_000, "permit_seconds": 30}
+IMAGE = {"url": "http://127.0.0.1:9/image/*", "concurrency": 2, "timeout_ms": 60_000}
 
 
 async def ask(talk: Talk, endpoint: str = "image", **more: Any) -> str:

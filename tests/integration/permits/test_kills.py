@@ -16,14 +16,7 @@ from tests.support.serving import http_client, until
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 CAPACITY, TASKS, KILLS = 4, 40, 3
-ENDPOINTS = {
-    "image": {
-        "url": "http://127.0.0.1:9/image/*",
-        "concurrency": CAPACITY,
-        "timeout_ms": 60_000,
-        "permit_seconds": 20,
-    }
-}
+ENDPOINTS = {"image": {"url": "http://127.0.0.1:9/image/*", "concurrency": CAPACITY, "timeout_ms": 60_000}}
 
 
 class Callers:

@@ -35,7 +35,7 @@ def quota(**said: Any) -> KeyQuota:
 
 
 KEYS = [
-    key("ops", admin=True),
+    key("ops", scopes=["admin"]),
     key("eyes", scopes=["viewer"]),
     key("app", tier="paid", quota=quota()),
     key("cheap", tier="paid", quota=quota(otherwise="free")),

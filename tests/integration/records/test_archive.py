@@ -28,7 +28,7 @@ from fairlane.queues.errors import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 ACCOUNTS = [
-    key("ops", admin=True),
+    key("ops", scopes=["admin"]),
     key("eyes", scopes=["viewer", "call"]),
     key("acme"),
     key("other"),

@@ -41,7 +41,7 @@ from fairlane.queues.store.link import RedisLink
 pytestmark = pytest.mark.anyio
 OPS = Actor("ops", "192.0.2.7")
 ACCOUNTS = [
-    key("ops", admin=True),
+    key("ops", scopes=["admin"]),
     key("eyes", scopes=["viewer"]),
     key("acme", limits={"requests_per_day": 1}),
 ]

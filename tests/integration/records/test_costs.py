@@ -15,7 +15,7 @@ from tests.support.talk import Talk, talking
 from fairlane.gateway.settings import PriceSettings
 
 pytestmark = pytest.mark.anyio
-KEYS = [key("ops", admin=True), key("acme", tier="paid")]
+KEYS = [key("ops", scopes=["admin"]), key("acme", tier="paid")]
 BODY = {"model": "m", "messages": []}
 USAGE = {"inputTokens": 1000, "outputTokens": 300, "cachedTokens": 200, "reasoningTokens": 50}
 

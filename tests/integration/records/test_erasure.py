@@ -20,7 +20,7 @@ from fairlane.gateway.settings import KeyQuota, PriceSettings
 from fairlane.queues.overrides import Actor
 
 pytestmark = pytest.mark.anyio
-ACCOUNTS = [key("ops", admin=True), key("site", delegating=True), key("eyes", scopes=["viewer"])]
+ACCOUNTS = [key("ops", scopes=["admin"]), key("site", delegating=True), key("eyes", scopes=["viewer"])]
 OPS = Actor("ops", "192.0.2.7")
 NAME = "site/zebra-fish"
 
@@ -193,7 +193,7 @@ async def test_where_a_key_pays_the_ledger_names_no_user_and_a_users_own_stays(
     redis_url: str, tmp_path: Path, database_url: str
 ) -> None:
     keys = [
-        key("ops", admin=True),
+        key("ops", scopes=["admin"]),
         key("site", delegating=True, quota=KeyQuota()),
         key("own", delegating=True, quota=KeyQuota.model_validate({"of": "user"})),
     ]

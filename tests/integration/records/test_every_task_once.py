@@ -61,7 +61,7 @@ SETTINGS: dict[str, Any] = {
     "max_queue_length": 100_000,
     "max_calls_per_caller": 1000,
     "prices": [{"model": "*", "input": 1, "output": 4, "request": 0.001}],
-    "keys": [*CALLER_KEYS, key("ops", admin=True)],
+    "keys": [*CALLER_KEYS, key("ops", scopes=["admin"])],
     "workers": [key("gpu")],
 }
 

@@ -30,7 +30,7 @@ from fairlane.gateway.runtime import Gateway
 pytestmark = pytest.mark.anyio
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 KEYS = [
-    key("ops", admin=True),
+    key("ops", scopes=["admin"]),
     key("acme", tier="paid"),
     key("site", delegating=True),
     key("eyes", scopes=["viewer"]),

@@ -28,7 +28,7 @@ from fairlane.gateway.responses.writer import ResponseWriter
 from .asking import KEYS, Asker, answer_with, events_of, good, refused, text_of
 
 pytestmark = pytest.mark.anyio
-ACCOUNTS = [key("acme"), key("ops", admin=True), key("few", limits={"requests_per_minute": 1})]
+ACCOUNTS = [key("acme"), key("ops", scopes=["admin"]), key("few", limits={"requests_per_minute": 1})]
 AWAY = DatabaseUnavailable("it is away")
 
 

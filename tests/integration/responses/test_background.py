@@ -13,7 +13,7 @@ from .asking import KEYS, Asker, answer_with, good, refused, text_of, told_event
 
 pytestmark = pytest.mark.anyio
 PIECES = ("one ", "two ", "three ", "four")
-ACCOUNTS = [key("acme"), key("other"), key("ops", admin=True)]
+ACCOUNTS = [key("acme"), key("other"), key("ops", scopes=["admin"])]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fairlane.gateway.tasks import responses as module
 from .asking import Asker, answer_with, events_of, good, refused, text_of
 
 pytestmark = pytest.mark.anyio
-ACCOUNTS = [key("acme"), key("site", delegating=True), key("ops", admin=True)]
+ACCOUNTS = [key("acme"), key("site", delegating=True), key("ops", scopes=["admin"])]
 
 
 @pytest.fixture

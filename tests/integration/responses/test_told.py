@@ -18,7 +18,12 @@ from fairlane.gateway.responses.log_archive import LogArchive
 from .asking import Asker, answer_with, good, told_events
 
 pytestmark = pytest.mark.anyio
-ACCOUNTS = [key("ops", admin=True), key("eyes", scopes=["viewer"]), key("acme"), key("site", delegating=True)]
+ACCOUNTS = [
+    key("ops", scopes=["admin"]),
+    key("eyes", scopes=["viewer"]),
+    key("acme"),
+    key("site", delegating=True),
+]
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ async def test_those_who_wait_while_it_is_open_are_served_when_it_is_well_again(
 
 
 async def test_an_operator_forces_a_breaker_by_call_and_by_command(gateway: Start) -> None:
-    keys = [key("ops", admin=True), key("look", scopes=["viewer"]), key("app")]
+    keys = [key("ops", scopes=["admin"]), key("look", scopes=["viewer"]), key("app")]
     async with gateway(keys=keys) as talk, talk.worker2(["m"], upstream="up 1") as worker:
         ops = bearer(secret("ops"))
         talk.http.headers.update(bearer(secret("app")))

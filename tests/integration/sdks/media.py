@@ -27,7 +27,7 @@ from fairlane.workers.tasktypes import MEDIA
 from .stage import PATIENT
 
 KEY = "a-key-for-media"
-TEAM = CallerKey(id="team", sha256=digest(KEY), admin=True)
+TEAM = CallerKey(id="team", sha256=digest(KEY), scopes=["admin"])
 SOUND = b"RIFF\x24\x00\x00\x00WAVE" + bytes(range(256)) * 100
 QUICK = Simulation(ttft_ms=0, tokens_per_second=0, tokens=24)
 PIECES = [b"one", b"", b"\x00\x01\x02\x03", b"\xff" * 5000]

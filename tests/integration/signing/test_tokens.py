@@ -119,7 +119,7 @@ async def test_a_holder_sees_the_tasks_of_its_user_or_of_its_token_alone(gateway
 
 async def test_what_contradicts_the_token_is_refused_with_a_sentence(gateway: Start) -> None:
     async with gateway(keys=OPS) as talk, talk.worker2(["m", "n"]) as worker:
-        key = await site(talk, admin=True)
+        key = await site(talk, scopes=["admin"])
         text = token(
             *(key,),
             user="ann",

@@ -15,7 +15,7 @@ expect.set_options(timeout=DEADLINE_MS)
 ADMIN = "secret-of-ops"
 CALLER = "secret-of-acme"
 KEYS: list[dict[str, Any]] = [
-    {"id": "ops", "admin": True, "sha256": hashlib.sha256(ADMIN.encode()).hexdigest()},
+    {"id": "ops", "scopes": ["admin"], "sha256": hashlib.sha256(ADMIN.encode()).hexdigest()},
     {"id": "acme", "tier": "paid", "sha256": hashlib.sha256(CALLER.encode()).hexdigest()},
 ]
 HOSTILE = "<img src=x onerror=alert(1)>"

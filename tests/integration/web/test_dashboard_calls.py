@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 KEYS: list[dict[str, Any]] = [
     {"id": name, "sha256": hashlib.sha256(f"secret-of-{name}".encode()).hexdigest(), **more}
-    for name, more in {"ops": {"admin": True}, "acme": {"tier": "paid"}}.items()
+    for name, more in {"ops": {"scopes": ["admin"]}, "acme": {"tier": "paid"}}.items()
 ]
 UNKNOWN = "01a1fffb-3ebc-8007-8a09-46898682a951"
 """Always the same: it is part of the names of tests."""

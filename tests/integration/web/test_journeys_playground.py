@@ -260,7 +260,7 @@ async def test_a_chain_shows_its_stages(redis_url: str, tmp_path: Path, open_bro
         {"name": "sum_up", "model": "m", "messages": [say]},
         {"name": "write", "model": "m", "messages": [say]},
     ]
-    settings = {"chains": {"article": {"title": "An article", "stages": stages}}}
+    settings = {"chains": {"article": {"stages": stages}}}
     async with talking(redis_url, tmp_path, **settings) as talk, talk.worker2(["m"]) as worker:
         opened = await open_browser(talk.served.url)
         page = await opened.open()

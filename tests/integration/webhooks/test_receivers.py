@@ -25,7 +25,7 @@ from fairlane.gateway.webhooks.sender import Sender
 pytestmark = pytest.mark.anyio
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
-ACCOUNTS = [key("ops", admin=True), key("acme"), key("other")]
+ACCOUNTS = [key("ops", scopes=["admin"]), key("acme"), key("other")]
 QUICK = {"webhook_retry_ms": 20, "webhook_timeout_ms": 5000}
 DAY_MS = 24 * 3_600_000
 

@@ -17,7 +17,7 @@ from tests.support.talk import Talk, talking
 pytestmark = pytest.mark.anyio
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
-ACCOUNTS = [key("ops", admin=True), key("acme"), key("other"), key("site", delegating=True)]
+ACCOUNTS = [key("ops", scopes=["admin"]), key("acme"), key("other"), key("site", delegating=True)]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ CONFIGURED: dict[str, Any] = {
     "keys": [
         {"id": "acme", "tier": "paid", "sha256": sha("acme-secret"), "weight": 2.5, "models": ["m1"]},
         {"id": "site", "delegating": True, "sha256": sha("site-secret")},
-        {"id": "ops", "admin": True, "sha256": sha("ops-secret").upper()},
+        {"id": "ops", "scopes": ["admin"], "sha256": sha("ops-secret").upper()},
     ],
     "workers": [{"id": "gpu-1", "sha256": sha("gpu-secret"), "models": ["m1", "m2"]}],
 }
@@ -252,7 +252,7 @@ def test_an_open_gateway_takes_no_http_1_0_and_one_with_keys_does() -> None:
                 (
                     "may do what an admin may and connect as a worker",
                     "proxy",
-                    "fairlane key create admin=true --print",
+                    "fairlane key create scopes=admin --print",
                 )
             ],
         ),

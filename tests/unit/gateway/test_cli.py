@@ -203,7 +203,7 @@ def test_serve_hands_settings_and_a_way_to_read_them_again_to_the_server(
 
 
 def test_new_key_can_be_pasted_into_the_file() -> None:
-    answer = fairlane("key", "create", "acme", "tier=paid", "admin=true", "--print")
+    answer = fairlane("key", "create", "acme", "tier=paid", "scopes=admin", "--print")
     assert answer.exit_code == 0
     found = re.search(r"fl_acme_[A-Za-z0-9_-]{43}", answer.stdout)
     assert found
@@ -215,7 +215,7 @@ def test_new_key_can_be_pasted_into_the_file() -> None:
     assert answer.stdout.count(found[0]) == 1
 
 
-@pytest.mark.parametrize("arguments", [["a b"], ["x" * 65], ["a", "tier=a,b"], ["--worker", "admin=true"]])
+@pytest.mark.parametrize("arguments", [["a b"], ["x" * 65], ["a", "tier=a,b"], ["--worker", "scopes=admin"]])
 def test_unusable_names_of_keys_are_refused(arguments: list[str]) -> None:
     answer = fairlane("key", "create", "--print", *arguments)
     assert answer.exit_code == 2
@@ -230,9 +230,7 @@ def admin_server() -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.headers["Authorization"] == "Bearer scraper":
-                self._answer(
-                    403, {"error": "This call needs a key with the scope viewer, or with admin: true"}
-                )
+                self._answer(403, {"error": "This call needs a key with the scope viewer or admin"})
                 return
             known = self.headers["Authorization"] == "Bearer letmein" and self.path == "/api/admin/overview"
             self._answer(200 if known else 401, STATE if known else {"error": "no"})
@@ -287,7 +285,7 @@ def test_status_prints_problems_and_tables(admin_server: str) -> None:
 @pytest.mark.parametrize(
     ("words", "body"),
     [
-        (["tier=paid", "weight=2.5", "admin=true"], {"tier": "paid", "weight": 2.5, "admin": True}),
+        (["tier=paid", "weight=2.5", "scopes=admin"], {"tier": "paid", "weight": 2.5, "scopes": ["admin"]}),
         (["models=a, b/c,*"], {"models": ["a", "b/c", "*"]}),
         (['models=["a,b"]'], {"models": ["a,b"]}),
         (["note=5", "tier=null"], {"note": "5", "tier": None}),

@@ -19,7 +19,6 @@ def test_defaults_are_those_of_the_design() -> None:
     assert settings.max_queue_length == 1000
     assert settings.max_queue_wait_ms is None
     assert settings.task_result_ttl_ms == 300_000
-    assert settings.pending_ttl_ms == 3 * 3600 * 1000
     assert (settings.lease_ms, settings.tuning.grant_ack_ms) == (15_000, 3_000)
     assert (settings.stream_flush_interval_ms, settings.stream_flush_size) == (40, 8)
     assert settings.max_body_bytes == 16 * 1024 * 1024

@@ -53,7 +53,7 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
                 assert f"| `{external_name(name + inner)}` | `{variable}`" in table
     for seed in SEED_NAMES:
         assert f"`{seed.variable}`" in table
-    assert "| `files.max_file_size` | `FAIRLANE_FILES__MAX_FILE_SIZE` | `512MiB` |" in table
+    assert "| `files.max_size` | `FAIRLANE_FILES__MAX_SIZE` | `50GiB` |" in table
     assert "`queues.<name>.weight`" in table
     assert "| `40ms` (0 to 1s) |" in table
     assert "| `redis_url` | `FAIRLANE_REDIS_URL` | the gateway runs a private one" in table

@@ -73,7 +73,7 @@ queues:
 keys:
   - {{id: acme, tier: paid, sha256: "{sha}"}}
   - {{id: site, delegating: true, sha256: "{sha[::-1]}"}}
-  - {{id: ops, admin: true, sha256: "{"0" * 64}"}}
+  - {{id: ops, scopes: [admin], sha256: "{"0" * 64}"}}
 workers:
   - {{id: gpu-1, sha256: "{"1" * 64}", models: ["*"]}}
 """)
@@ -124,10 +124,10 @@ def test_every_limit_of_a_queue_and_a_model_has_its_variable() -> None:
 
 
 def test_a_group_of_which_there_is_one_is_set_by_file_and_variables() -> None:
-    text = "responses: {ttl: 5s, max_size_per_caller: 7}\n"
+    text = "responses: {ttl: 5s}\n"
     environ = {"FAIRLANE_RESPONSES__STORE": "false", "FAIRLANE_RESPONSES__TTL": "7s"}
     responses = load(text, environ).responses
-    assert (responses.store, responses.ttl_ms, responses.max_bytes_per_caller) == (False, 7000, 7)
+    assert (responses.store, responses.ttl_ms) == (False, 7000)
     assert load(None, {"FAIRLANE_RESPONSES__STORE": "false"}).responses.store is False
     assert problems("responses: {stor: true}\n") == [
         "fairlane.yaml: responses.stor: unknown setting; did you mean store?"

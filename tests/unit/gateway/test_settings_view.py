@@ -84,9 +84,9 @@ def test_every_setting_says_what_it_is_and_who_set_it(
 
 
 def test_keys_that_the_first_start_made_are_generated() -> None:
-    made = Settings.model_validate({"keys": [{"id": "first", "sha256": "ab" * 32, "admin": True}]})
-    row = rows(made)["keys.first.admin"]
-    assert (row.value, row.source, row.where) == (True, "generated", ".fairlane")
+    made = Settings.model_validate({"keys": [{"id": "first", "sha256": "ab" * 32, "scopes": ["admin"]}]})
+    row = rows(made)["keys.first.scopes"]
+    assert (row.value, row.source, row.where) == (["admin"], "generated", ".fairlane")
 
 
 def test_every_setting_has_a_row_and_each_name_is_there_once(tmp_path: Path) -> None:

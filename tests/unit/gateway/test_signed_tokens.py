@@ -32,7 +32,7 @@ def entry(key_id: str, **more: Any) -> dict[str, Any]:
 
 
 KEYS = [
-    entry("site", delegating=True, signing=True, tier="paid", models=["m", "n"], admin=True),
+    entry("site", delegating=True, signing=True, tier="paid", models=["m", "n"], scopes=["admin"]),
     entry("plain"),
     entry("elsewhere", delegating=True, signing=True, user_from="X-Site-User"),
 ]

@@ -33,7 +33,7 @@ def write(
             store = KeyStore(database)
             async with store.changing() as change:
                 if key:
-                    await change.add(key, "caller", {"admin": True}, "", None, now_ms())
+                    await change.add(key, "caller", {"scopes": ["admin"]}, "", None, now_ms())
                     await change.add_secret(key, digest(key), now_ms())
                 if token:
                     await change.add(token, "worker", {}, "", until_ms, now_ms())

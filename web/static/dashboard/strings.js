@@ -33,8 +33,8 @@ const own = pairs({
   "store.unknown": ["No earlier data. Only the workers of this replica are shown.", "没有先前的数据，仅显示此副本的工作进程。"],
   "feed.lost": ["The gateway does not answer. The data below is from {at}. Retrying…", "网关没有应答。以下为 {at} 时的数据；正在重试。"],
   "draining": ["This replica is shutting down and accepts no new requests.", "此副本正在关闭，不再接受新请求。"],
-  "key.needed": ["The dashboard needs a key with scope admin or viewer.", "仪表盘需要带 admin: true 或 viewer 权限的密钥。"],
-  "key.not.admin": ["The key {key} has neither scope admin nor viewer, which the dashboard needs.", "密钥 {key} 不是管理员密钥。仪表盘需要带 admin: true 或 viewer 权限的密钥。"],
+  "key.needed": ["The dashboard needs a key with scope admin or viewer.", "仪表盘需要带 admin 或 viewer 权限的密钥。"],
+  "key.not.admin": ["The key {key} has neither scope admin nor viewer, which the dashboard needs.", "密钥 {key} 不是管理员密钥。仪表盘需要带 admin 或 viewer 权限的密钥。"],
   "key.enter": ["Enter a key", "输入密钥"],
 
   "figure.waiting": ["Waiting", "等待中"],

@@ -53,7 +53,7 @@ SETTINGS: dict[str, Any] = {
     "models": {"eyes": {}, "sums": {}, "chat": {}},
     "chains": {NAME: CHAIN},
     "prices": [{"model": "*", "input": 1, "output": 4, "request": 0.001}],
-    "keys": [*(key(name, tier="paid", quota={}) for name in CALLER_KEYS), key("ops", admin=True)],
+    "keys": [*(key(name, tier="paid", quota={}) for name in CALLER_KEYS), key("ops", scopes=["admin"])],
     "workers": [key("gpu")],
 }
 

@@ -26,7 +26,6 @@ JOB_MATCH: dict[str, Any] = {
     },
     "chains": {
         "job_match": {
-            "title": "How well a resume fits a job",
             "optional": ["notes"],
             "stages": [
                 {
@@ -72,22 +71,14 @@ def settings_of(**stages: Any) -> Settings:
 
 
 def plan_of(
-    settings: Settings,
-    name: str,
-    given: Mapping[str, Any],
-    *,
-    stream: bool = False,
-    whole: bool = False,
-    caller: Caller = PAID,
+    settings: Settings, name: str, given: Mapping[str, Any], *, stream: bool = False, caller: Caller = PAID
 ) -> Plan:
     """The plan of a configured chain, as it is read again."""
     current, chain = Current(settings), settings.chains[name]
     takes = variables_of(chain, current.plans.templates, settings.routes)
     assert takes.missing(given) == takes.unknown(given) == []
     asked = ChainRequest(name, chain, takes.filled(given))
-    return read_plan(
-        encode(plan_chain(current, caller, asked, Options(stream=stream, whole=whole), "x").plan)
-    )
+    return read_plan(encode(plan_chain(current, caller, asked, Options(stream=stream), "x").plan))
 
 
 def run(making: Generator[None, None, Any]) -> Any:

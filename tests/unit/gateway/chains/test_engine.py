@@ -159,7 +159,7 @@ def test_what_cannot_be_made_fails_with_its_stage(
 def test_output_is_bounded_by_the_stage_and_by_its_route() -> None:
     said = {**JOB_MATCH, "routes": {"short": {"model": "small", "max_output_tokens": 50}}}
     stages = [
-        {"name": "a", **ONE, "max_tokens": 20, "parameters": {"max_tokens": 100}},
+        {"name": "a", **ONE, "parameters": {"max_tokens": 20}},
         {"name": "b", "model": "short", "messages": ONE["messages"]},
         {"name": "c", "model": "short", "messages": ONE["messages"], "parameters": {"max_tokens": 60}},
     ]
@@ -237,23 +237,12 @@ def test_a_result_that_cannot_be_read_ends_with_a_sentence(result: bytes) -> Non
         after(plan_of(settings, "c", {}), 0, {(0, -1): result})
 
 
-@pytest.mark.parametrize(
-    ("of_route", "called", "streams"),
-    [
-        (None, {}, False),
-        (True, {}, True),
-        (True, {"whole": True}, False),
-        (False, {"stream": True}, True),
-        (None, {"stream": True}, True),
-    ],
-)
-def test_the_last_stage_streams_as_the_call_says_else_its_route(
-    of_route: bool | None, called: dict[str, bool], streams: bool
-) -> None:
-    routes = {"sum_up": {"model": "small", **({} if of_route is None else {"stream": of_route})}}
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_last_stage_streams_as_the_call_says(streams: bool) -> None:
+    routes = {"sum_up": {"model": "small"}}
     stages = [{"name": name, "template": "sum_up"} for name in ("a", "b")]
     settings = Settings(**{**JOB_MATCH, "routes": routes, "chains": {"c": {"stages": stages}}})
-    plan = plan_of(settings, "c", {"job": "j"}, **called)
+    plan = plan_of(settings, "c", {"job": "j"}, stream=streams)
     assert [stage.stream for stage in plan.stages] == [False, streams]
     comes = after(plan, 0, {(0, -1): b'{"content":"x"}'})
     assert isinstance(comes, NextStage)

@@ -26,7 +26,6 @@ SETTINGS: dict[str, Any] = {
         "r": {"model": "a", "tiers": {"paid": {"model": "b", "max_output_tokens": 7}}},
         "to_f": {"model": "f"},
         "seeing": {"model": "a", "vision": {"model": "b"}},
-        "same": {"model": "a", "same_task_ms": 1000},
     },
 }
 TASKS = [f"task-{number}" for number in range(1000)]
@@ -45,7 +44,7 @@ def plan(
     over: Overlay, name: str, subject: str = "", tier: str = "free", *, user: str = "u", image: bool = False
 ) -> Plan:
     caller = Caller(user, tier, "k")
-    return over.plans_of(caller, name, subject).plan(caller, name, 0.0, lambda: image)
+    return over.plans_of(name, subject).plan(caller, name, 0.0, lambda: image)
 
 
 def route(name: str = "r", percent: int = 100, override_id: str = "o1", **values: Any) -> Override:
@@ -53,7 +52,7 @@ def route(name: str = "r", percent: int = 100, override_id: str = "o1", **values
 
 
 def test_the_names_are_those_of_the_configuration() -> None:
-    assert set(ROUTE_SETTINGS) == set(map(external_name, RouteRule.model_fields)) - {"price", "same_task"}
+    assert set(ROUTE_SETTINGS) == set(map(external_name, RouteRule.model_fields)) - {"price"}
     assert set(MODEL_SETTINGS) <= set(map(external_name, ModelSettings.model_fields))
 
 
@@ -88,16 +87,7 @@ def test_a_task_in_the_share_has_the_candidate_and_the_others_the_baseline() -> 
     rule = plan(over, "to_f", "t").rule
     assert rule is not None
     assert rule.mode == "batch"
-    assert over.plans_of(Caller("u", "free", "k"), "a", "t") is over.plans
-
-
-def test_the_share_of_a_route_that_recognizes_requests_is_one_of_users() -> None:
-    over = laid(route("same", 50, model="b"))
-    by_user = {
-        user: {plan(over, "same", task, user=user).model for task in TASKS[:20]} for user in "abcdefgh"
-    }
-    assert all(len(models) == 1 for models in by_user.values())
-    assert len(set(map(tuple, by_user.values()))) == 2
+    assert over.plans_of("a", "t") is over.plans
 
 
 def test_values_of_tiers_and_of_requests_with_images_are_set_by_their_names() -> None:
@@ -133,7 +123,7 @@ def test_an_override_of_a_model_holds_for_its_routes_too_and_the_last_one_wins()
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        (route("nowhere", model="a"), "there is no route 'nowhere'; there are: r, same, seeing, to_f"),
+        (route("nowhere", model="a"), "there is no route 'nowhere'; there are: r, seeing, to_f"),
         (route(modl="a"), "'modl' of a route cannot be overridden; did you mean model?"),
         (route(price={"input": 1}), "'price' of a route cannot be overridden"),
         (route(model=7), "model should be a valid string; got 7"),

@@ -25,7 +25,7 @@ const amount = typed => (typed === "" ? null : /^-?\d{1,15}$/.test(typed) ? Numb
 
 function scopesOf({ kind, settings }) {
   if (kind === "worker") return t("keys.kind.worker");
-  const scopes = settings.admin ? ["admin"] : (settings.scopes ?? []);
+  const scopes = settings.scopes ?? [];
   return [...scopes, ...SWITCHES.filter(name => settings[name]).map(name => t(`col.${name}`))].join(", ");
 }
 
