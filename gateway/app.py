@@ -223,10 +223,8 @@ class App(FastAPI):
             request.path = request.scope["path"] = bare
             return found
 
-    async def _call_fastapi(self, tasks: Tasks, caller: Caller | None, request: Request) -> None:
+    async def _call_fastapi(self, _tasks: Tasks, _caller: Caller | None, request: Request) -> None:
         """A call that is a route of FastAPI."""
-        if caller is not None and request.path.startswith("/v1/"):
-            request.rate_limits = await tasks.allowances.rate_limits(caller)
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -296,8 +294,6 @@ class App(FastAPI):
         request.rate_limits = error.rate_limits or request.rate_limits
         anthropic = request.anthropic
         openai = not anthropic and speaks_openai(request.path)
-        if (openai or anthropic) and request.rate_limits is None and request.caller is not None:
-            request.rate_limits = await self.gateway.tasks.allowances.rate_limits(request.caller)
         if anthropic:
             answer = anthropic_answer(error, request.id.decode())
         else:

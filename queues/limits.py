@@ -61,16 +61,3 @@ def read_allowance(reply: Sequence[Any]) -> Iterator[Allowed]:
     for at in range(0, len(reply), 5):
         whose, name, limit, left, reset_ms = reply[at : at + 5]
         yield Allowed(whose == b"u", SETTINGS[name.decode()], limit, left, reset_ms)
-
-
-def tightest(allowed: Sequence[Allowed]) -> RateLimitStatus:
-    """What `what_is_left` in limits.lua would tell: of requests and of tokens the limit of which least is left."""
-    told: list[Remaining | None] = []
-    for counts in ("requests", "tokens"):
-        lefts = [
-            Remaining(one.limit, one.remaining, one.reset_ms)
-            for one in allowed
-            if one.setting.startswith(counts)
-        ]
-        told.append(min(lefts, key=lambda left: (left.remaining, -left.reset_ms), default=None))
-    return RateLimitStatus(*told)

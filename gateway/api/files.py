@@ -63,7 +63,7 @@ async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
         if "purpose" not in fields:
             raise bad_request(f"purpose is needed: {', '.join(PURPOSES)}", "purpose")
         row = await arriving.finish(name, fields["purpose"], _expires_s(fields))
-    await _answer(tasks, caller, request, file_object(row))
+    await _answer(request, file_object(row))
 
 
 async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -84,8 +84,6 @@ async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
         parts.append(msgspec.json.encode([file_object(row) for row in shown[at : at + MAX_LISTED]])[1:-1])
         await asyncio.sleep(0)
     await _answer(
-        tasks,
-        caller,
         request,
         {
             "object": "list",
@@ -100,14 +98,14 @@ async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
 async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/files/{file_id}."""
     row = await _files(tasks, caller).row(_visible(caller), request.path_params["file_id"])
-    await _answer(tasks, caller, request, file_object(row))
+    await _answer(request, file_object(row))
 
 
 async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
     """DELETE /v1/files/{file_id}."""
     file_id = request.path_params["file_id"]
     await _files(tasks, caller).delete(_visible(caller), file_id)
-    await _answer(tasks, caller, request, {"id": file_id, "object": "file", "deleted": True})
+    await _answer(request, {"id": file_id, "object": "file", "deleted": True})
 
 
 async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -118,7 +116,6 @@ async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
     with contextlib.closing(request.watch_disconnect(lambda: None)) as departure:
         async with contextlib.aclosing(files.pieces(row, start, end)) as pieces:
             piece = await anext(pieces, b"")  # a failure of the first piece is still answered with a status
-            request.rate_limits = await tasks.allowances.rate_limits(caller)
             await request.start(status, [*headers, (b"content-length", b"%d" % max(end - start, 0))])
             while piece:
                 if departure.gone:
@@ -211,7 +208,6 @@ def _part_of(row: FileRow, request: Request) -> tuple[int, int, int, Headers]:
     return start, end, 206, headers
 
 
-async def _answer(tasks: Tasks, caller: Caller, request: Request, body: dict[str, Any]) -> None:
-    request.rate_limits = await tasks.allowances.rate_limits(caller)
+async def _answer(request: Request, body: dict[str, Any]) -> None:
     encoded = msgspec.json.encode(body)
     await request.respond(200, encoded, [JSON, NO_STORE])

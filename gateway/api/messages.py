@@ -36,7 +36,6 @@ async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
     body, fields = await read_json(tasks, request)
     check_model(caller, read_model(fields, caller.only_model))
     asked = await _chat_of(tasks, body, fields, stream=False, bounded=False)
-    request.rate_limits = await tasks.allowances.rate_limits(caller)
     counted = {"input_tokens": asked.estimated_input, "estimated": True}
     del body, fields, asked
     await request.respond(200, msgspec.json.encode(counted), [JSON])

@@ -35,7 +35,6 @@ async def models(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/models: configured models and those that workers serve; for Anthropic's clients in their shape."""
     rows = await tasks.models.rows(caller)
     page = model_page(rows, request) if request.anthropic else {"object": "list", "data": list(rows.values())}
-    request.rate_limits = await tasks.allowances.rate_limits(caller)
     await request.respond(200, msgspec.json.encode(page), [JSON])
 
 
@@ -45,7 +44,6 @@ async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
     row = (await tasks.models.rows(caller)).get(name)
     if row is None:
         raise model_not_found(name)
-    request.rate_limits = await tasks.allowances.rate_limits(caller)
     await request.respond(200, msgspec.json.encode(model_info(row) if request.anthropic else row), [JSON])
 
 

@@ -25,14 +25,14 @@ async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
         await follow(tasks, request, row, after)
         return
     result = await tasks.responses.body(row)
-    await _answer(tasks, caller, request, row, result)
+    await _answer(request, row, result)
 
 
 async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/responses/{response_id}/cancel: succeeds also after the end."""
     row = await _find(tasks, caller, request)
     result = await tasks.responses.cancel(row, caller, actor_of(caller, request.address))
-    await _answer(tasks, caller, request, row, result)
+    await _answer(request, row, result)
 
 
 async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -40,7 +40,7 @@ async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
     row = await _find(tasks, caller, request)
     await tasks.responses.delete(row, caller, actor_of(caller, request.address))
     body = join_object([("id", json_string(row.id)), ("object", b'"response"'), ("deleted", b"true")])
-    await _answer(tasks, caller, request, row, body)
+    await _answer(request, row, body)
 
 
 async def input_items(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -48,7 +48,7 @@ async def input_items(tasks: Tasks, caller: Caller, request: Request) -> None:
     page = read_page(request.query("limit"), request.query("order"), request.query("after"))
     row = await _find(tasks, caller, request)
     found = await tasks.responses.input_items(row)
-    await _answer(tasks, caller, request, row, page_of(row.task_id, found, page))
+    await _answer(request, row, page_of(row.task_id, found, page))
 
 
 async def follow(
@@ -92,8 +92,7 @@ async def _find(tasks: Tasks, caller: Caller, request: Request) -> Row:
     return await tasks.responses.find(caller, request.path_params["response_id"])
 
 
-async def _answer(tasks: Tasks, caller: Caller, request: Request, row: Row, body: bytes) -> None:
-    request.rate_limits = await tasks.allowances.rate_limits(caller)
+async def _answer(request: Request, row: Row, body: bytes) -> None:
     await request.respond(200, body, [JSON, *_ids(row)])
 
 

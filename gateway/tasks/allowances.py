@@ -1,17 +1,11 @@
 """The remaining limits of a caller, or of a key for operators."""
 
-import asyncio
 from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from fairlane.gateway.accounts.callers import Caller
-from fairlane.queues.errors import StoreError
-from fairlane.queues.limits import RATES, RateLimitStatus, tightest
+from fairlane.queues.limits import RATES
 from fairlane.queues.scheduler import Scheduler
-
-TIMEOUT_S = 0.25
-"""How long an answer waits for its limit headers."""
 
 
 class Allowances:
@@ -31,15 +25,3 @@ class Allowances:
                 left["resetMs"] = one.reset_ms
             shown["userLimits" if one.of_user else "limits"][to_camel(one.setting)] = left
         return shown
-
-    async def rate_limits(self, caller: Caller) -> RateLimitStatus | None:
-        """Return what is left for a caller that submits nothing now; None without limits, and if the store does not answer soon:
-        headers are no reason to fail."""
-        if not caller.key_limits and not caller.user_limits:
-            return None
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                left = await self._scheduler.allowance(caller.user, caller.key_limits, caller.user_limits)
-        except (StoreError, TimeoutError):
-            return None
-        return tightest(left)
