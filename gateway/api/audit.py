@@ -1,4 +1,4 @@
-"""What operators did, and which calls were refused: the operators' calls that tell it."""
+"""The operators' calls for the audit log and rejected calls."""
 
 from typing import Annotated
 
@@ -29,10 +29,10 @@ async def audit(
     after: Annotated[str, Query(pattern=r"^([0-9]{14,17}-[0-9a-f]{8})?$")] = "",
     limit: Annotated[int, Query(ge=1, le=1000), Count] = 100,
 ) -> Response:
-    """Who changed or did what, newest first; `next` is the `after` that goes on, null at the end.
+    """Return the changes and actions of operators, newest first; `next` is the `after` of the next page, null at the end.
 
-    `target`: a whole one, or its kind (`key`, `queue`, `task`). What this gateway did before is told at once, what others did
-    within a second; while the database is away it waits, and this call is 503.
+    `target`: a whole one, or its kind (`key`, `queue`, `task`). Entries of this replica appear immediately, others within a
+    second. While the database is down, new entries wait, and this call is a 503.
     """
     wanted = WantedActs(*between(since, until), actor, action, target)
     return answer(await operator.audit.read(wanted, after or None, limit, caller.key_id))
@@ -52,9 +52,9 @@ async def refused(
     after: Annotated[str, Query(max_length=200), Plain] = "",
     limit: Annotated[int, Query(ge=1, le=1000), Count] = 100,
 ) -> Response:
-    """Calls that were refused (429, 503), by minute, key and error code, the newest minute first; `next` goes on.
+    """Return the number of rejected calls (429, 503) by minute, key and error code, newest minute first, after the minute's end.
 
-    Told when a minute is over. A process tells a thousand keys and codes of a minute apart; others are of the key `(other)`.
+    A process counts up to 1,000 pairs of key and code a minute; the rest has the key `(other)`.
     """
     wanted = WantedRefusals(*between(since, until), key, code)
     return answer(await operator.audit.refusals(wanted, after, limit, caller.key_id))

@@ -44,7 +44,7 @@ async def create(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Respo
     **described("admin.endpoints.update", "Update an endpoint", EndpointDone, body=EndpointUpdate),
 )
 async def change(operator: OperatorDep, actor: ActorDep, body: BodyDep, name: str) -> Response:
-    """Changes what is given of an endpoint that was added; null takes it back to its default. What waits goes by it."""
+    """Change the given members of an endpoint that was added at run time, also for waiting tasks; null restores a default."""
     return answer(await operator.endpoints.change(name, await body.fields(MAX_BODY_BYTES), actor))
 
 

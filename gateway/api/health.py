@@ -1,4 +1,4 @@
-"""Is the process alive, and may it be given traffic?"""
+"""Probes: the process is alive, and can serve traffic."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ router = APIRouter(tags=["health"])
 READY = fields(status=STRING, workers=INTEGER)
 NOT_READY: dict[int | str, dict[str, Any]] = {
     503: {
-        "description": "What is missing",
+        "description": "The gateway cannot serve traffic",
         "content": json(fields(status=STRING, missing={"type": "array", "items": STRING})),
     }
 }
@@ -21,14 +21,14 @@ NOT_READY: dict[int | str, dict[str, Any]] = {
 @router.head("/livez", operation_id="health.live_head", summary="Check liveness")
 @router.get("/livez", **described("health.live", "Check liveness", fields(status=STRING)))
 async def live() -> Response:
-    """The process answers."""
+    """Answer 200: the process is alive."""
     return answer({"status": "live"}, {})
 
 
 @router.head("/readyz", operation_id="health.ready_head", summary="Check readiness", responses={503: {}})
 @router.get("/readyz", **described("health.ready", "Check readiness", READY, responses=NOT_READY))
 async def ready(health: HealthDep) -> Response:
-    """Whether it may be given traffic: 200, or 503 with what is missing."""
+    """Answer 200 if this gateway can serve traffic, else 503 with what is `missing`."""
     store, missing = health.store, health.missing()
     if missing:
         body: dict[str, Any] = {"status": "not ready", "missing": missing}
@@ -37,6 +37,6 @@ async def ready(health: HealthDep) -> Response:
         headers = retry_headers(at_most_a_minute(health.wait_ms))
         return answer(body, {name.decode(): value.decode() for name, value in headers}, 503)
     body = {"status": "ready", "workers": health.workers}
-    if store.refuses:  # every replica has the same Redis, so it is no reason to go elsewhere
+    if store.refuses:  # all replicas share this Redis, so that another one is no better
         body["storeWriteError"] = store.refusal
     return answer(body, {})

@@ -39,12 +39,12 @@ async def list_keys(
     after: Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = "",
     limit: Annotated[int, Query(ge=1, le=500), Count] = 100,
 ) -> Response:
-    """Keys of callers and tokens of workers, by id: those of the configuration (`source`), which can only be changed there, and
-    those of the database. `text` is a part of the id or the note. Never a secret, nor its hash.
+    """Return keys of callers and tokens of workers, by id: those of the configuration (`source`), which can be changed only
+    there, and those of the database. `text` is a part of the id or the note. Secrets and their hashes are never shown.
 
-    `status`: `valid`, `expired`, `revoked`; `replaced`: the configuration has one of the same id, which holds; `unusable`: no
-    queue has its tier, or a newer release wrote it. `lastUsed` is written once a minute. `next` is the `after` that goes on,
-    null at the end.
+    `status`: `valid`, `expired`, `revoked`; `replaced`: the configuration has one of the same id, which takes precedence;
+    `unusable`: no queue has its tier, or its settings are invalid. `lastUsedAt` is written once a minute. `next` is the `after`
+    of the next page, null at the end.
     """
     return answer(await operator.keys.page(after, limit, kind, text.lower()))
 
@@ -63,8 +63,8 @@ async def show_key(
         ),
     ] = "",
 ) -> Response:
-    """One key, with what is left of its limits, over all its users, and of those of `user`. Where the configuration has a key and
-    a token of the id, `kind` says which."""
+    """Return a key, with what is left of its limits over all its users, and of those of `user`. If the configuration has a key
+    and a token of this id, `kind` selects one."""
     return answer(await operator.keys.show(_checked(key_id), kind, user))
 
 
@@ -72,10 +72,10 @@ async def show_key(
     "/api/admin/keys", **described("admin.keys.create", "Create a key", KeyCreated, body=NewKey, status=201)
 )
 async def create_key(operator: OperatorDep, caller: CallerDep, actor: ActorDep, body: BodyDep) -> Response:
-    """Makes a key, or a token for workers, that holds on all replicas within a second. Its `secret` is told this once.
+    """Create a key, or a token for workers. It is valid on all replicas within a second. Its `secret` is shown only once.
 
-    The first key of an open gateway must be an admin's, and closes it: from then on callers and workers need keys, and workers
-    that showed none are cut off (`notes`). If the answer is lost, so is the secret: rotate the key.
+    The first key must be an admin's, and ends no-auth mode: from then on callers and workers need keys, and workers without a
+    token are disconnected (`notes`). If the answer is lost, so is the secret: rotate the key.
     """
     return answer(await operator.keys.create(await body.fields(), caller, actor), status=201)
 
@@ -86,9 +86,9 @@ async def create_key(operator: OperatorDep, caller: CallerDep, actor: ActorDep, 
 async def change_key(
     operator: OperatorDep, caller: CallerDep, actor: ActorDep, body: BodyDep, key_id: str
 ) -> Response:
-    """Changes a key of the database, on all replicas within a second; null takes a value back to its default.
+    """Change a key in the database, on all replicas within a second; null restores a default.
 
-    Of `limits` and `user_limits` only the members that are given change, and null takes one away; null instead of them all.
+    Only the given members of `limits` and `user_limits` change; null removes one limit, or all of them.
     """
     return answer(await operator.keys.change(_checked(key_id), await body.fields(), caller, actor))
 
@@ -100,8 +100,8 @@ async def change_key(
 async def rotate_key(
     operator: OperatorDep, caller: CallerDep, actor: ActorDep, body: BodyDep, key_id: str
 ) -> Response:
-    """Gives a key another `secret`, which is told this once. The ones before stay valid for `keepMs`, a day if it is not given;
-    workers that are connected by them are cut off then."""
+    """Give a key another `secret`, which is shown only once. Earlier ones stay valid for `keepMs`, by default a day; then workers
+    that connected with them are disconnected."""
     return answer(await operator.keys.rotate(_checked(key_id), await body.fields(), caller, actor))
 
 
@@ -112,16 +112,17 @@ async def rotate_key(
 async def revoke_key(
     operator: OperatorDep, caller: CallerDep, actor: ActorDep, body: BodyDep, key_id: str
 ) -> Response:
-    """Ends a key for good: new calls get 401, workers' connections end (4401). Calls and tasks under way go on to their end,
-    unless `now` is true: then they are ended and `cancelled`.
+    """Revoke a key for good: new calls get 401, workers' connections end (4401). Open calls and running tasks continue; with
+    `now` they are ended and `cancelled`.
 
-    Refused: the last valid key of an admin, and the key of this very call. Revoked keys stay known; an id is never used twice.
+    The last valid key of an admin and the key of this call cannot be revoked. Revoked keys remain listed, and ids are never
+    reused.
     """
     return answer(await operator.keys.revoke(_checked(key_id), await body.fields(), caller, actor))
 
 
 def _checked(key_id: str) -> str:
-    """An id that a key may have. Raises ApiError(404)."""
+    """Return an id if a key can have it. Raise ApiError(404)."""
     if not ID.fullmatch(key_id):
         raise no_key(key_id)
     return key_id

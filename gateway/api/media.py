@@ -4,7 +4,6 @@ Each call has its own task type, for the workers that support the type; without 
 files are forms (gateway/calls/media/forms.py); answers are folds of streaming/views/media.
 """
 
-from collections.abc import Awaitable
 from functools import partial
 
 from msgspec import Raw
@@ -21,41 +20,6 @@ from fairlane.gateway.calls.multipart import WholePart, read_whole
 from fairlane.gateway.errors import too_large_encoded
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.jsontext import json_string, kind_of
-
-
-def moderations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/moderations."""
-    return respond(tasks, caller, request, _READ_MODERATION)
-
-
-def transcriptions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/audio/transcriptions."""
-    return respond(tasks, caller, request, _READ_TRANSCRIPTION)
-
-
-def translations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/audio/translations."""
-    return respond(tasks, caller, request, _READ_TRANSLATION)
-
-
-def speech(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/audio/speech: bytes as they arrive, or with `stream_format: "sse"` events."""
-    return respond(tasks, caller, request, _READ_SPEECH)
-
-
-def generations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/images/generations."""
-    return respond(tasks, caller, request, _READ_IMAGE)
-
-
-def edits(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/images/edits."""
-    return respond(tasks, caller, request, _READ_EDIT)
-
-
-def variations(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/images/variations."""
-    return respond(tasks, caller, request, _READ_VARIATION)
 
 
 async def _read(call: requests.MediaCall, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
@@ -96,10 +60,17 @@ def _encoded(part: WholePart) -> int:
     return len(part.data) if part.filename is None else (len(part.data) + 2) // 3 * 4
 
 
-_READ_MODERATION = partial(_read, requests.MODERATION)
-_READ_TRANSCRIPTION = partial(_read, requests.TRANSCRIPTION)
-_READ_TRANSLATION = partial(_read, requests.TRANSLATION)
-_READ_SPEECH = partial(_read, requests.SPEECH)
-_READ_IMAGE = partial(_read, requests.IMAGE)
-_READ_EDIT = partial(_read, requests.EDIT)
-_READ_VARIATION = partial(_read, requests.VARIATION)
+moderations = partial(respond, read=partial(_read, requests.MODERATION))
+"""POST /v1/moderations."""
+transcriptions = partial(respond, read=partial(_read, requests.TRANSCRIPTION))
+"""POST /v1/audio/transcriptions."""
+translations = partial(respond, read=partial(_read, requests.TRANSLATION))
+"""POST /v1/audio/translations."""
+speech = partial(respond, read=partial(_read, requests.SPEECH))
+"""POST /v1/audio/speech: bytes as they arrive, or with `stream_format: "sse"` events."""
+generations = partial(respond, read=partial(_read, requests.IMAGE))
+"""POST /v1/images/generations."""
+edits = partial(respond, read=partial(_read, requests.EDIT))
+"""POST /v1/images/edits."""
+variations = partial(respond, read=partial(_read, requests.VARIATION))
+"""POST /v1/images/variations."""

@@ -3,8 +3,9 @@
 A request becomes a chat request (gateway/calls/messages), which any worker for chat can run.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,11 +25,6 @@ from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamVi
 PAGE = 20
 MAX_OF_PAGE = 1000
 """Models in a page: default and maximum."""
-
-
-def messages(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/messages."""
-    return respond(tasks, caller, request, _read)
 
 
 async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -88,3 +84,7 @@ async def _chat_of(
     """Return the chat request, within the limit of a body."""
     most = tasks.settings.max_body_bytes
     return await tasks.bodies.run(len(body), chat_of, fields, stream=stream, bounded=bounded, most=most)
+
+
+messages = partial(respond, read=_read)
+"""POST /v1/messages."""

@@ -1,6 +1,5 @@
 """OpenAI's API: chat completions, completions, embeddings, models. Official SDKs work unmodified."""
 
-from collections.abc import Awaitable
 from functools import partial
 
 import msgspec
@@ -14,21 +13,6 @@ from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding
 from fairlane.gateway.errors import model_not_found
 from fairlane.gateway.tasks.tasks import Tasks
-
-
-def chat_completions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/chat/completions."""
-    return respond(tasks, caller, request, _READ_CHAT)
-
-
-def completions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/completions."""
-    return respond(tasks, caller, request, _READ_COMPLETION)
-
-
-def embeddings(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/embeddings."""
-    return respond(tasks, caller, request, _READ_EMBEDDING)
 
 
 async def models(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -56,5 +40,9 @@ async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> P
     return ParsedCall(task, wanted.streamed, wanted.whole)
 
 
-_READ_CHAT, _READ_COMPLETION = partial(_read, read_chat), partial(_read, read_completion)
-_READ_EMBEDDING = partial(_read, read_embedding)
+chat_completions = partial(respond, read=partial(_read, read_chat))
+"""POST /v1/chat/completions."""
+completions = partial(respond, read=partial(_read, read_completion))
+"""POST /v1/completions."""
+embeddings = partial(respond, read=partial(_read, read_embedding))
+"""POST /v1/embeddings."""

@@ -1,4 +1,4 @@
-"""The operators' calls: what they see, search, change, cancel and drain."""
+"""The operators' calls on tasks, users, workers, queues and models."""
 
 from typing import Annotated, Any, Literal
 
@@ -20,18 +20,9 @@ from fairlane.gateway.api.dependencies import (
     described,
     keyed_router,
 )
-from fairlane.gateway.api.operator_schemas import (
-    ArchivedTask,
-    History,
-    ModelChanged,
-    OperatorState,
-    QueueChanged,
-    Task,
-    TaskDetail,
-    TopUsers,
-)
+from fairlane.gateway.api.operator_schemas import ArchivedTask, SettingsChanged, Task, TaskDetail, TopUsers
 from fairlane.gateway.api.queries import Count
-from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, fields, listed, ref
+from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, OBJECT, STRING, fields, listed, ref
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import NOBODY
@@ -66,7 +57,7 @@ ModelChange = _change(
     ),
     upstream=(
         str,
-        Field("", description="the upstream of the breaker; empty: that of workers that name none"),
+        Field("", description="the upstream of the breaker; empty: that of workers without a named one"),
     ),
 )
 
@@ -79,15 +70,15 @@ TIME = r"^[0-9]{0,15}$"
 
 @router.get(
     "/api/admin/overview",
-    **described("admin.state", "Get the state of queues, models, workers and replicas", OperatorState),
+    **described("admin.state", "Get the state of queues, models, workers and replicas", OBJECT),
 )
 async def state(operator: OperatorDep, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
-    """Queues, models, workers, counts, replicas, and the newest tasks."""
+    """Return queues, models, workers, counts, replicas, and the newest tasks. Members: docs/operating.md."""
     return answer(await operator.state.read(tasks))
 
 
 class OverviewStream(Response):
-    """The feed as an answer. A watcher who leaves is noticed with the next snapshot, at most a second later."""
+    """The stream of overviews. A disconnect is noticed with the next snapshot, at most a second later."""
 
     def __init__(self, operator: Operator, authorizer: Authorizer, request: Request) -> None:
         super().__init__()
@@ -126,34 +117,34 @@ class OverviewStream(Response):
     ),
 )
 async def feed(operator: OperatorDep, framed: Framed, request: RequestDep) -> Response:
-    """Server-sent events: once a second an event `state` with what GET /api/admin/overview says without its tasks, and more.
+    """Stream server-sent events: once a second an event `state`, the overview without its tasks.
 
-    `store`: what this replica sees of Redis, as of now. `asOf`: of when the rest is, which is kept while Redis is away; null when
-    nothing is known yet. `gateway`: the replica that answers. `audit`: the newest entry of the record.
+    `store`: this replica's current view of Redis. `asOf`: the time of the rest, which is repeated while Redis is down; null:
+    nothing is known yet. `gateway`: this replica. `audit`: the newest audit log entry.
     """
     return OverviewStream(operator, framed.app.gateway.authorizer, request)
 
 
 @router.get(
-    "/api/admin/timeseries", **described("admin.history", "Get rates and latencies over time", History)
+    "/api/admin/timeseries", **described("admin.history", "Get rates and latencies over time", OBJECT)
 )
 async def history(operator: OperatorDep) -> Response:
-    """What all replicas did in the last hour, in buckets of 10 s and as a whole (`total`). The newest bucket reaches `until`.
+    """Return the last hour of all replicas, in buckets of 10 s and as a whole (`total`). The newest bucket ends at `until`.
 
-    Columns with one value per bucket that began `at`: accepted, completed, failed, cancelled, refused; waiting (seen every 10 s);
-    and waitMs (to the first grant), firstOutputMs and totalMs (from submission), each with p50, p95, p99 (null: nothing ended),
-    within 2.5 %. `models`: what each did in the last minute.
+    Columns with one value per bucket, which began `at`: accepted, completed, failed, cancelled, rejected; waiting (counted every
+    10 s); and waitMs (to the first grant), firstOutputMs and totalMs (from submission), each with p50, p95 and p99 (null: nothing
+    ended), within 2.5 %. `models`: each one's last minute.
     """
     return answer(await operator.history.read())
 
 
 @router.get("/api/admin/users", **described("admin.users.list", "List the busiest users", TopUsers))
 async def users(operator: OperatorDep, limit: Annotated[int, Query(ge=1, le=200), Count] = 10) -> Response:
-    """Users with the most waiting tasks; of equal ones those with the most running tasks, then with the most tokens.
+    """Return the users with the most waiting tasks, then running tasks, then tokens.
 
-    `tokens`: input and output of tasks that ended in the last ten minutes, and `share`: of all users'. `model`: for which most of
-    the user's tasks wait. `number`: of users who have tasks or tokens. With more than 10,000 users in line, or 1,000 running
-    tasks of a model, not all are looked at (`complete`).
+    `tokens`: input and output of tasks that ended in the last ten minutes, and their `share` of all users'. `model`: the one that
+    most of the user's tasks wait for. `number`: users with tasks or tokens. `complete` is false if not all were counted: with
+    more than 10,000 waiting users, or 1,000 running tasks of a model.
     """
     return answer(await operator.top_users(limit))
 
@@ -286,19 +277,19 @@ async def _stored(operator: Operator, caller: Caller, task_id: str) -> dict[str,
     ),
 )
 async def drain(operator: OperatorDep, actor: ActorDep, worker_id: str) -> Response:
-    """No more tasks for this worker; what it runs goes on.
+    """Assign no more tasks to this worker; its running tasks continue.
 
-    A version 2 worker is told, and goes when it is done. Answers once the worker's replica has said that the worker drains. A
-    second call makes no difference and is not written down again.
+    A version 2 worker is notified, and disconnects when it is done. The call returns once the worker's replica has confirmed. A
+    second call changes nothing, and adds no audit log entry.
     """
     worker = await operator.drain(worker_id, actor)
-    answered = {"workerId": worker_id, "name": worker["name"], "replica": worker["replica"], "draining": True}
-    return answer(answered)
+    drained = {"workerId": worker_id, "name": worker["name"], "replica": worker["replica"], "draining": True}
+    return answer(drained)
 
 
 @router.patch(
     "/api/admin/queues/{name}",
-    **described("admin.queues.update", "Update a queue", QueueChanged, body=QueueChange),
+    **described("admin.queues.update", "Update a queue", SettingsChanged, body=QueueChange),
 )
 async def change_queue(
     operator: OperatorDep, actor: ActorDep, body: BodyDep, name: str, check: bool = False
@@ -313,7 +304,7 @@ async def change_queue(
 
 @router.patch(
     "/api/admin/models/{name:path}",
-    **described("admin.models.update", "Update a model", ModelChanged, body=ModelChange),
+    **described("admin.models.update", "Update a model", SettingsChanged, body=ModelChange),
 )
 async def change_model(
     operator: OperatorDep, actor: ActorDep, body: BodyDep, name: str, check: bool = False

@@ -37,8 +37,8 @@ async def done(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: A
 
 
 def _asked_for(request: Request, endpoints: Endpoints) -> Endpoint:
-    """Return the endpoint of the URL that the proxy sends. If headers contain two URLs, one of which can be the client's, they
-    must name the same endpoint."""
+    """Return the endpoint of the URL that the proxy sends. Headers with two URLs must name the same endpoint,
+    as one can be from the client."""
     header = request.header
     urls = [url] if (url := header(b"x-original-url")) else []
     parts = [header(b"x-forwarded-" + name) for name in (b"proto", b"host", b"uri")]

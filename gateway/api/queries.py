@@ -1,4 +1,4 @@
-"""What stands in the query of several calls: numbers, names, times, and by what tasks are filtered."""
+"""Parameters of several calls' queries: numbers, names, times and filters of tasks."""
 
 import re
 from typing import Annotated, Any
@@ -16,14 +16,14 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def _count(text: Any) -> Any:
-    """A number as people write it: digits alone."""
+    """Check that a number is written in digits. Raise ValueError."""
     if isinstance(text, str) and not (text.isascii() and text.isdigit() and len(text) <= 5):
         raise ValueError("must be a number")
     return text
 
 
 def _plain(text: Any) -> Any:
-    """Of no name is any a part, and PostgreSQL takes no NUL."""
+    """Check for control characters, which names never contain; PostgreSQL rejects NUL. Raise ValueError."""
     if isinstance(text, str) and _CONTROL.search(text):
         raise ValueError("must hold no control characters")
     return text
@@ -35,11 +35,11 @@ Filter = Annotated[str, Query(max_length=MAX_VALUE, pattern=PLAIN), Plain]
 Since = Annotated[
     str, Query(alias="from", max_length=20, description="A day (UTC), 2026-11-23, or ms since 1970.")
 ]
-Until = Annotated[str, Query(alias="to", max_length=20, description="Before then; likewise.")]
+Until = Annotated[str, Query(alias="to", max_length=20, description="Exclusive; a day or ms, too.")]
 
 
 def between(since: str, until: str) -> tuple[int, int]:
-    """From when to before when, ms; what is not said is no bound. Raises ApiError."""
+    """Return the start and the exclusive end of a period, ms. Raise ApiError."""
     return read_time(since or "0", "from"), read_time(until or ALWAYS, "to")
 
 
@@ -53,7 +53,7 @@ async def _filters(
     category: Filter = "",
     route: Filter = "",
 ) -> dict[str, str]:
-    """Those that the query names. (A coroutine: FastAPI calls what is none in a thread.)"""
+    """Return the filters in the query. (A coroutine, because FastAPI calls plain functions in a thread.)"""
     whose = {"key": key, "user": user, "model": model, "tier": tier}
     return given({**whose, "status": status, "code": code, "category": category, "route": route})
 
@@ -62,5 +62,5 @@ TheFilters = Annotated[dict[str, str], Depends(_filters)]
 
 
 def given(filters: dict[str, str]) -> dict[str, str]:
-    """Those that are said."""
+    """Return the filters that are not empty."""
     return {name: value for name, value in filters.items() if value}

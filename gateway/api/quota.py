@@ -1,6 +1,6 @@
-"""The operators' calls for quotas: who has how much, grants, and the ledger."""
+"""The operators' calls for balances, grants and the ledger."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Query, Response
 
@@ -26,7 +26,7 @@ COLUMNS = (
     *("id", "kind", "fund", "ends", "of", "key", "user"),
     *("reserved", "amount", "refunded", "price", "at", "grantedBy", "note"),
 )
-"""Of the ledger as CSV."""
+"""The columns of the ledger as CSV."""
 
 router = keyed_router("operators")
 KeyId = Annotated[
@@ -34,9 +34,7 @@ KeyId = Annotated[
 ]
 User = Annotated[
     str,
-    Query(
-        max_length=256, pattern=PLAIN, description="A user who pays, as the task list names it: `site/ann`."
-    ),
+    Query(max_length=256, pattern=PLAIN, description="A paying user, as in the task list: `site/ann`."),
     Plain,
 ]
 After = Annotated[str, Query(max_length=300, pattern=PLAIN), Plain]
@@ -56,12 +54,12 @@ async def standings(
     after: After = "",
     limit: Annotated[int, Query(ge=1, le=MAX_ROWS), Count] = 100,
 ) -> Response:
-    """How those stand who were granted credits or have paid for tasks; with `key` that key and its users, with `user` that one,
-    also if they never did. `text` is a part of the name, in small or large letters.
+    """Return the balances of keys and users with grants or payments; with `key` those of a key and its users, with `user` that
+    of a user, also without any. `text` is a part of the name, in any case.
 
-    `balance` is what was `granted` less what was `spent` of it, less than nothing where a task took more than was held for it;
-    `held` is for tasks that have not ended; `available` is what the next task may be held, of the `budget` first. All of it in
-    credits. `active`: its key has such a quota now. `next` is the `after` that goes on, null at the end.
+    `balance` is `granted` less `spent`, below 0 if a task cost more than was reserved for it; `reserved` is for tasks that have
+    not ended; `available` is what the next task may reserve, from the `budget` first. All of it is in credits. `active`: the
+    key's quota applies now. `next` is the `after` of the next page, null at the end.
     """
     return answer(await operator.quota.page(read_subject(key, user), text.lower(), after, limit))
 
@@ -78,11 +76,10 @@ async def standings(
     ),
 )
 async def grant(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Response:
-    """Grants credits to a key or a user, which stay until they are used; less than 0 takes some back. On all replicas at once.
+    """Grant credits to a key or a user, immediately on all replicas. They do not expire; a negative amount withdraws some.
 
-    With an `id` of yours the call can be repeated: it grants once (200 and `new: false` afterwards), and 409 says that the id
-    names another grant. Written to the audit record. `notes` say why what was granted may be of no use, as where the key has no
-    quota.
+    With your own `id` the call can be repeated: it grants once (then 200 and `new: false`); 409: the id names another grant. The
+    audit log has an entry. `notes`: why the grant may have no effect, such as a key without a quota.
     """
     done = await operator.quota.grant(await body.fields(), actor)
     return answer(done, status=201 if done["new"] else 200)
@@ -106,18 +103,16 @@ async def ledger(
     limit: Annotated[int, Query(ge=1, le=MAX_LEDGER_ROWS), Count] = 100,
     form: Form = "",
 ) -> Response:
-    """What was granted and what tasks have cost, the newest first: of all, of a key that pays, or of a user who does.
+    """Return grants and the costs of tasks, newest first: all, or those of a paying key or user.
 
-    A task has a row for each fund that it was held or charged of: `granted`, or the budget of the `day` or `month` that then
-    `ends`.
-    `amount` is what that did to it, in credits: less than 0 for what was paid; `refunded` is what came back of what was `held`.
-    The amounts in the fund `granted` add up to the balance. `next` is the `after` that goes on, null at the end (of CSV: the
-    header `x-next`).
+    A task has a row for each fund that it reserved or was charged from: `granted`, or the budget of a `day` or `month`, until it
+    `ends`. `amount` is the change in credits, below 0 for payments; `refunded` is the returned part of `reserved`. The amounts in
+    the fund `granted` add up to the balance. `next` is the `after` of the next page, null at the end (in CSV: the header
+    `x-next`).
     """
     rows, more = await operator.quota.ledger(
         read_subject(key, user), kind, *between(since, until), after, limit
     )
     if wants_csv(request, form):
-        told: dict[str, Any] = {"x-next": more} if more else {}
-        return await as_csv(COLUMNS, rows, "ledger", told)
+        return await as_csv(COLUMNS, rows, "ledger", {"x-next": more} if more else {})
     return answer({"now": now_ms(), "rows": rows, "next": more})

@@ -4,7 +4,7 @@ A request becomes a chat request (gateway/calls/responses), which any worker for
 """
 
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -27,11 +27,6 @@ from fairlane.queues.ids import issued_ms, new_task_id
 from fairlane.queues.tasks import ExistingTask, TaskSpec
 from fairlane.streaming.views.responses import ResponsesBodyView, ResponsesStreamView, response_id
 from fairlane.streaming.views.task import TaskInfo
-
-
-def responses(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
-    """POST /v1/responses."""
-    return respond(tasks, caller, request, _read)
 
 
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
@@ -107,3 +102,7 @@ def _info(row: Row | None, info: TaskInfo) -> TaskInfo:
     if row is not None:
         return row.info
     return msgspec.structs.replace(info, created=issued_ms(info.task_id) // 1000)
+
+
+responses = partial(respond, read=_read)
+"""POST /v1/responses."""

@@ -1,4 +1,4 @@
-"""What callers may name instead of a model: routes and templates; for operators, what a template comes to."""
+"""The routes, templates and chains that callers may name instead of a model."""
 
 from typing import Any
 
@@ -35,8 +35,8 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
 
 @router.get("/api/routes", **described("routes.list", "List routes, templates and chains", RouteList))
 async def routes(request: Framed, caller: CallerDep) -> Response:
-    """The routes that this caller may name as `model` or `template`, with what each comes to for the caller's tier; the
-    templates and chains, with the variables that they take."""
+    """Return the routes that this caller may name as `model` or `template`, with their values for the caller's tier, and the
+    templates and chains with their variables."""
     current: Current = request.app.gateway.current
     plans, tier, listed = current.plans, caller.tier, []
     for name in sorted(plans.routes.named):

@@ -1,7 +1,7 @@
-"""The OpenAPI schemas: what the calls for tasks read and answer, and the shapes of errors.
+"""The OpenAPI schemas of the calls for tasks, and of errors.
 
-Bodies of these calls are read member by member (`gateway/calls`), as they may be large; the structs name what is read. Requests
-and answers of OpenAI and Anthropic are described no further than the gateway reads them: their references do that.
+Bodies of these calls are read member by member (`gateway/calls`), as they can be large; the structs list these members. Of the
+requests of OpenAI and Anthropic, they list only the members that the gateway reads: the vendors' references have the rest.
 """
 
 from typing import Annotated, Any, Literal
@@ -314,15 +314,15 @@ PlainStatusName = Literal["pending", "processing", "completed", "failed", "cance
 
 
 class TemplateUsed(Schema, kw_only=True):
-    """What a task's payload was made of. `version` names the template's content."""
+    """The template of a task's payload. `version` identifies the template's content."""
 
     name: str
     version: str
-    locale: Annotated[str, says("whose messages were used; empty: those for every locale")]
+    locale: Annotated[str, says("of the messages; empty: those for every locale")]
 
 
 class ChainStage(Schema, kw_only=True):
-    """How one stage of a chain stands. `skipped`: its condition was false, or the chain ended before it."""
+    """A stage of a chain. `skipped`: its condition was false, or the chain ended before it."""
 
     name: str
     status: Literal["waiting", "queued", "executing", "completed", "skipped", "failed", "cancelled"]
@@ -332,7 +332,7 @@ class ChainStage(Schema, kw_only=True):
 
 
 class CurrentStage(Schema, kw_only=True):
-    """The stage that a chain is in, or ended in; `index` from 1."""
+    """The current or last stage of a chain; `index` from 1."""
 
     name: str
     index: int
@@ -340,10 +340,10 @@ class CurrentStage(Schema, kw_only=True):
 
 
 class Accepted(Schema, kw_only=True):
-    """An async task, which waits from now on; or the one that its idempotency key names, as it stands now (`replay`).
+    """A new async task, or the existing one of its idempotency key (`replay`).
 
-    While it waits it has a place, from 1, and how long it may wait: nine times out of ten between low and high. These are null,
-    and it is `estimating`, as long as nothing has been learnt that tells, and while nothing of its queue or model can start.
+    While it waits it has a position, from 1, and an estimated wait; in nine cases of ten the real one is between low and high.
+    These are null, and it is `estimating`, while there is no estimate and while no task of its queue or model can start.
     """
 
     task_id: str
@@ -361,12 +361,12 @@ class Accepted(Schema, kw_only=True):
     requested_model: Annotated[str, says("the name in the request, where another model may run")] = ""
     model: Annotated[str, says("with `requestedModel`: the model that it waits for")] = ""
     template: TemplateUsed | None = None
-    stage_status: Annotated[str, says("of a chain: as its first stage says")] = ""
+    stage_status: Annotated[str, says("of a chain: the status text of its first stage")] = ""
     stages: Annotated[list[ChainStage], says("of a chain")] = []
 
 
 class TaskStatus(Schema, kw_only=True):
-    """A task as a poll shows it; which members there are depends on `status`."""
+    """A task; its members depend on `status`."""
 
     task_id: str
     status: State
@@ -395,7 +395,7 @@ class TaskStatus(Schema, kw_only=True):
     endpoint: str = ""
     url: str = ""
     expires_at: Ms = 0
-    used_at: Annotated[Ms, says("the permit was used then")] = 0
+    used_at: Annotated[Ms, says("of the permit")] = 0
     result: Any = None
     completed_at: Ms = 0
     error: str = ""
@@ -412,12 +412,12 @@ class Cancelled(Schema, kw_only=True):
 
 
 class Error(Schema, kw_only=True):
-    """Why a call failed. `code` names the cause for programs, `error` is a sentence for people."""
+    """The reason why a call failed. `code` is for programs, `error` is a message for people."""
 
     error: str
     code: Annotated[str, says(f"of a failed task, or of a rejection: {REJECTIONS}")]
     category: Annotated[str, says("of a task that failed: what is to be done, a word for several codes")] = ""
-    model: Annotated[str, says("with NO_WORKER: the model that nobody runs")] = ""
+    model: Annotated[str, says("with NO_WORKER: the model without a worker")] = ""
     task_id: str = ""
     retry_after_ms: Ms = 0
     reason: Annotated[str, says("for operators: what is wrong with Redis or the database")] = ""
@@ -441,7 +441,7 @@ class PlainStatus(Struct, kw_only=True):
     task_status: PlainStatusName
     task_result: str
     wait_num: int
-    wait_time: Annotated[int, says("seconds that it may still wait; -1: nobody can tell yet")]
+    wait_time: Annotated[int, says("the estimated wait in seconds; -1: unknown")]
     created_at: str
     started_at: Annotated[str, says("empty: not yet; so below")]
     ended_at: str
@@ -455,12 +455,12 @@ class PlainCancelled(Struct, kw_only=True):
 
 
 class LetIn(Schema, kw_only=True):
-    """The request may pass; the header `X-Fairlane-Receipt` is what its end is to be reported with."""
+    """The request may pass; the header `X-Fairlane-Receipt` is the receipt for reporting its end."""
 
     task_id: str
 
 
 class LeftOff(Schema, kw_only=True):
-    """`ended`: it has ended now; `over`: it had before, or its time was over."""
+    """`ended`: this call ended it; `over`: it had ended or expired before."""
 
     status: Literal["ended", "over"]

@@ -1,4 +1,4 @@
-"""Reports as files for table programs."""
+"""Reports as CSV files."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ _FORMULA = re.compile(r"(^|[;,|\t\r\n])(?=\s*[=+\-@])")
 
 
 def wants_csv(request: Request, form: str) -> bool:
-    """Whether a table is asked for. Raises ApiError for a form that there is not."""
+    """Return whether the client wants CSV. Raise ApiError(400) for an unknown format."""
     if form not in ("", "csv", "json"):
         raise bad_request("format must be csv or json", "format")
     return form == "csv" or (not form and (request.header(b"accept") or "").startswith("text/csv"))
@@ -32,7 +32,7 @@ async def as_csv(
     name: str,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Rows as a file."""
+    """Return rows as a file."""
     text = io.StringIO()
     lines = csv.writer(text)
     lines.writerow(columns)
@@ -42,7 +42,7 @@ async def as_csv(
 
 
 def _cell(value: Any) -> Any:
-    """What a table program would take for a formula gets an apostrophe, also behind another separator than ours."""
+    """Return a cell's value. A text that a spreadsheet reads as a formula gets an apostrophe, also after other separators."""
     if isinstance(value, bool):
         return str(value).lower()
     return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value

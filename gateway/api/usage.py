@@ -1,4 +1,4 @@
-"""What was used: the operators' calls, and a caller's own."""
+"""Usage reports and records: the operators' calls, and a caller's own."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -46,12 +46,11 @@ async def usage(
     limit: Annotated[int, Query(ge=1, le=MAX_ROWS), Count] = 1000,
     form: Form = "",
 ) -> Response:
-    """What tasks used that ended from one day to before another (by hour: hours), added up. Without times the last 30 days, or 48
-    hours; hours are kept for three days, and users and routes are told by day. By route, and of a route, are only the tasks whose
-    caller named one.
+    """Return the usage of tasks that ended between two days (by hour: hours), by default in the last 30 days, or 48 hours. Hours
+    are kept for three days; users and routes have days only. By route, only tasks whose request named one are counted.
 
-    Days and hours are those of UTC. Rows with most tokens come first, times in their order; `total` is of all, also beyond the
-    limit (`more`). CSV with `format=csv` or `Accept: text/csv`.
+    Days and hours are in UTC. Rows are ordered by tokens, or by time; `total` includes rows beyond the limit (`more`). CSV with
+    `format=csv` or `Accept: text/csv`.
     """
     return await _sums(usage, caller, request, read_by(by), (since, until), filters, limit, form)
 
@@ -75,9 +74,9 @@ async def tasks(
     limit: Annotated[int, Query(ge=1, le=MAX_TASKS), Count] = 100,
     form: Form = "",
 ) -> Response:
-    """The records themselves, one per task, those that ended last first: from one time to before another, to the millisecond.
+    """Return the records, one per task, latest end first, between two times to the millisecond.
 
-    `next` is the `after` that goes on, null at the end (of CSV: the header `x-next`). What is not known is null.
+    `next` is the `after` of the next page, null at the end (in CSV: the header `x-next`). An unknown value is null.
     """
     wanted = Wanted(*between(since, until), {**given({"task": task, "template": template}), **filters})
     rows, more = await usage.tasks(wanted, after, limit, caller.key_id)
@@ -101,17 +100,17 @@ async def own_usage(
     limit: Annotated[int, Query(ge=1, le=MAX_OWN_ROWS), Count] = 1000,
     form: Form = "",
 ) -> Response:
-    """What the caller's own tasks used, as GET /api/admin/usage tells it.
+    """Return the usage of the caller's own tasks, as GET /api/admin/usage.
 
-    A delegating key sees all its users: `by=user`, or one of them with `user` (its name as the key gives it, or as rows show it).
-    Where the request names a user itself (`X-Fairlane-User`), it sees that one alone.
+    A delegating key sees all its users: `by=user`, or one of them with `user` (the name that the key gives, or that of a row). If
+    the request names a user (`X-Fairlane-User`), it sees that one alone.
     """
     filters = {**_whose(caller, user), **given({"model": model, "tier": tier, "route": route})}
     return await _sums(usage, caller, request, read_by(by), (since, until), filters, limit, form)
 
 
 def _whose(caller: Caller, user: str) -> dict[str, str]:
-    """The filters that leave a caller what is their own."""
+    """Return the filters for the caller's own tasks. Raise ApiError(400)."""
     if caller.open:
         return {"key": caller.key_id, "user": caller.user}
     if not caller.delegating:
