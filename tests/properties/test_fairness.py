@@ -1,6 +1,5 @@
 """Corners of the fair queues, on the scripts: standing in line, settlement, forgetting. What users get: test_fairness_gates."""
 
-import random
 from collections import Counter
 
 from tests.support.direct import World, drive
@@ -62,51 +61,6 @@ class Service:
         grants = self.scheduler.parse_finish(reply.result()).grants
         self.running += grants
         return grants[0] if grants else None
-
-
-def test_counting_requests_is_weighted_round_robin(world: World) -> None:
-    service = Service(world, 4, WEIGHTS, "requests")
-    for queue in WEIGHTS:
-        for n in range(900):
-            service.submit(queue, f"user{n % 3}", 100)
-    service.fill(4)
-    served = Counter(grant.queue for grant in (service.turn() for _ in range(1500)) if grant)
-    assert all(abs(served[queue] - 100 * weight) <= 2 for queue, weight in WEIGHTS.items()), served
-
-
-def test_first_come_first_served_among_users_who_come_once(world: World) -> None:
-    """The name of a user decides nothing: newcomers do not pass those who wait."""
-    service = Service(world, 1, {"free_batch": 1.0})
-    names = [f"user{n:04d}" for n in range(300)]
-    random.Random(3).shuffle(names)
-    for name in ("zzz", *names[:100]):
-        service.submit("free_batch", name, 100)
-    order = [grant.user for grant in service.fill(1)]
-    for name in names[100:]:
-        service.submit("free_batch", name, 100)
-        grant = service.turn()
-        assert grant
-        order.append(grant.user)
-    assert order == ["zzz", *names[:200]]
-
-
-def test_priority_overtakes_by_ten_seconds_at_most_and_nobody_else(world: World) -> None:
-    service = Service(world, 1, {"free_batch": 1.0})
-    service.submit("free_batch", "blocker", 1)
-    service.fill(1)
-    service.submit("free_batch", "other", 100)
-    service.submit("free_batch", "spammer", 100)
-    old = service.number
-    order: list[str] = []
-    for _ in range(15):
-        world.advance(1000)
-        service.submit("free_batch", "spammer", 100, priority=5)
-        service.submit("free_batch", "spammer", 100, priority=99)
-    while grant := service.turn():
-        order.append(grant.task_id)
-    assert order.index(f"t{old - 1:07d}") <= 1, "the other user's task"
-    mine = [task for task in order if task >= f"t{old:07d}"]
-    assert mine.index(f"t{old:07d}") == 2 * 9, "overtaken by what came within ten seconds, the tie by name"
 
 
 def test_settlement_reaches_a_flow_that_went_idle_and_a_lift_forgives_once(world: World) -> None:

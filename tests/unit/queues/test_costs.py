@@ -1,7 +1,6 @@
 """What is charged: the estimate at the start, what is used while running, the rest at the end; each exactly once."""
 
 import pytest
-from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
 
@@ -102,68 +101,6 @@ def test_a_stream_pays_while_it_runs_what_it_uses_beyond_its_estimate(world: Wor
     assert pool.charged() == cost
 
 
-def test_a_stream_pays_ahead_for_the_next_fifteen_seconds_by_the_pace_of_its_model(world: World) -> None:
-    pool = Pool(world)
-    grant = pool.run("a", user="other")
-    world.advance(10_000)
-    pool.finish(grant, used=(0, 400))
-    before = pool.charged()
-    grant = pool.run("b")
-    assert pool.charged() - before == 2 * 600, "40 tokens a second"
-    for output in (300, 900):
-        pool.renew(grant, output=output)
-        assert pool.charged() - before == 2 * (output + 600)
-    pool.finish(grant, used=(0, 1000))
-    assert pool.charged() - before == 2 * 1000
-
-
-@pytest.mark.parametrize(("most", "due"), [(0, 400), (150, 150), (5000, 400)])
-def test_it_pays_ahead_for_no_more_than_is_likely_to_come(world: World, most: int, due: int) -> None:
-    """By the mean of its user, and what it asks for."""
-    pool = Pool(world)
-    grant = pool.run("a")
-    world.advance(400)
-    pool.finish(grant, used=(0, 400))
-    before = pool.charged()
-    grant = pool.run("b", max_output=most)
-    assert pool.charged() - before == 2 * due
-    pool.renew(grant, output=100)
-    assert pool.charged() - before == 2 * due
-
-
-def test_a_lift_forgives_a_stream_once(world: World) -> None:
-    """Others were served while its user was idle; from where they are it pays for all that it goes on to write."""
-    pool = Pool(world, limit=2)
-    stream = pool.run("stream", user="long", max_output=10)
-    for n in range(8):
-        pool.submit(f"s{n}", user="short", max_output=100)
-    running = pool.take()
-    for _ in range(7):
-        world.advance(10_000)
-        running = pool.finish(running[0], used=(0, 100), want=1).grants
-    pool.submit("next", user="long", max_output=10)
-    assert flow_tag(pool, "long") > 1000
-    for output in (500, 1000, 1500, 2000, 2500):
-        pool.renew(stream, output=output)
-    assert flow_tag(pool, "long") == 2 * (2500 + 75)
-
-
-@pytest.mark.parametrize("used", [(100, 700), (100, 10), (-1, -1), (0, 0)])
-@pytest.mark.parametrize("renewed", [(), (60,), (60, 900), (900, 900, 950)])
-def test_all_charges_of_a_task_together_are_its_cost(
-    world: World, used: tuple[int, int], renewed: tuple[int, ...]
-) -> None:
-    pool = Pool(world)
-    grant = pool.run("a", estimated_input=100, max_output=50)
-    for output in renewed:
-        pool.renew(grant, output=output)
-    pool.finish(grant, used=used)
-    known = used != (-1, -1)
-    cost = used[0] + 2 * used[1] if known else max(200, *(100 + 2 * (n + 128) for n in renewed), 0)
-    assert (pool.charged(), lane_tag(pool), flow_tag(pool)) == (cost, cost, cost)
-    audit(world, "a")
-
-
 def test_absurd_usage_is_cut(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a")
@@ -171,49 +108,6 @@ def test_absurd_usage_is_cut(world: World) -> None:
     assert pool.charged() == 2 * 4_194_304
     pool.finish(grant, used=(10**15, 10**15))
     assert pool.charged() == 3 * 4_194_304
-
-
-# ---- another unit ----------
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("tokens", "requests"),
-        ("requests", "tokens"),
-        ("tokens", "slot_seconds"),
-        ("slot_seconds", "requests"),
-    ],
-)
-def test_another_unit_of_cost_leaves_nobody_behind(world: World, before: str, after: str) -> None:
-    """Turns counted in thousands of tokens mean nothing in requests: both lanes and both users go on evenly."""
-    pool = Pool(world, limit=2)
-    pool.configure(2, before)
-    pool.set_queue("paid", weight=1.0)
-    for n in range(60):
-        for queue in ("free", "paid"):
-            for user in ("u", "v"):
-                pool.submit(
-                    f"{queue}{user}{n}", queue=queue, user=user, estimated_input=9000, max_output=4000
-                )
-    running = pool.take(want=2)
-
-    def serve(number: int) -> list[tuple[str, str]]:
-        served = []
-        for _ in range(number):
-            world.advance(500)
-            grant = running.pop(0)
-            served.append((grant.queue, grant.user))
-            running.extend(pool.finish(grant, used=(9000, 100), want=1).grants)
-        return served
-
-    serve(9)
-    pool.set_model(cost=after)
-    served = serve(48)[4:]
-    for queue in ("free", "paid"):
-        for user in ("u", "v"):
-            assert 9 <= served.count((queue, user)) <= 13, (queue, user)
-    audit(world, [f"{q}{u}{n}" for n in range(60) for q in ("free", "paid") for u in "uv"])
 
 
 # ---- a cold start ----------

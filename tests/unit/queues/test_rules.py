@@ -8,33 +8,6 @@ from tests.support.audit import audit
 from tests.support.direct import Subscription, World
 from tests.support.pool import Pool
 
-from fairlane.queues.tasks import Grant
-
-
-def backlog(pool: Pool, queue: str, number: int, *, user: str = "", model: str = "m") -> list[str]:
-    """`number` waiting tasks of a queue, of one user each unless `user` is given. They ask for what `serve` says they use."""
-    ids = [f"{queue}{model}{user}{n:03d}" for n in range(number)]
-    for task in ids:
-        pool.submit(task, model, queue=queue, user=user or task, max_output=128)
-    return ids
-
-
-def queues_of(grants: list[Grant]) -> list[str]:
-    return [grant.queue for grant in grants]
-
-
-def serve(pool: Pool, running: list[Grant], number: int, used: tuple[int, int] = (0, 128)) -> list[Grant]:
-    """`number` times: the oldest of `running` ends and the next starts. Returns what was started."""
-    started = []
-    for _ in range(number):
-        grant = running.pop(0)
-        pool.world.advance(10)
-        finished = pool.finish(grant, used=used, want=1)
-        running.extend(finished.grants)
-        started.extend(finished.grants)
-    return started
-
-
 # ---- pause ----------
 
 
@@ -65,21 +38,6 @@ def test_resuming_wakes_an_idle_replica_and_pausing_nobody(
     change(name, paused=None)
     assert hears.drain() == [b"wake\nm"]
     assert other.taken() == ["a"]
-
-
-def test_a_paused_queue_saves_no_turns(world: World) -> None:
-    """Two queues of one weight; one is paused for a while. Resumed, it gets half, not everything."""
-    pool = Pool(world, limit=1)
-    pool.set_queue("paid", weight=1.0)
-    backlog(pool, "paid", 60)
-    backlog(pool, "free", 120)
-    running = pool.take()
-    serve(pool, running, 10)
-    pool.set_queue("paid", paused=True)
-    assert set(queues_of(serve(pool, running, 40)[1:])) == {"free"}
-    pool.set_queue("paid", paused=None)
-    after = queues_of(serve(pool, running, 40))
-    assert 19 <= after.count("paid") <= 21
 
 
 # ---- running tasks of a queue ----------
@@ -130,64 +88,6 @@ def test_a_slot_that_ends_lets_its_queue_start_on_another_model_at_once(
     assert hears.drain() == []
     pool.finish(grant, want=1)
     assert hears.drain() == [b"wake\nm2"]
-
-
-def test_a_queue_at_its_cap_saves_no_turns(world: World) -> None:
-    pool = Pool(world, limit=4)
-    pool.set_queue("paid", weight=1.0, max_running=1)
-    backlog(pool, "paid", 80)
-    backlog(pool, "free", 160)
-    running = pool.take(want=4)
-    started = queues_of(serve(pool, running, 80))
-    assert 15 <= started.count("paid") <= 25, "one slot of four"
-    pool.set_queue("paid", max_running=None)
-    after = queues_of(serve(pool, running, 40))
-    assert 18 <= after.count("paid") <= 24
-
-
-# ---- reserved slots ----------
-
-
-def test_reserved_slots_are_lent_and_come_back_at_the_next_release(world: World) -> None:
-    pool = Pool(world, limit=4)
-    pool.set_queue("paid", reserved=2)
-    backlog(pool, "free", 20)
-    running = pool.take(want=5)
-    assert queues_of(running) == ["free"] * 4, "work-conserving: nothing stays free"
-    backlog(pool, "paid", 6)
-    started = queues_of(serve(pool, running, 2))
-    assert started == ["paid", "paid"]
-    audit(world, [*world_ids(pool)])
-
-
-def world_ids(pool: Pool) -> list[str]:
-    """Every task of the pool, as its records say."""
-    prefix = pool.world.keys("task", id="")
-    return [name.decode()[len(prefix) :] for name in pool.world.call("KEYS", prefix + "*")]
-
-
-def test_a_reserve_holds_against_a_larger_weight(world: World) -> None:
-    pool = Pool(world, limit=4)
-    pool.set_queue("free", reserved=2)
-    pool.set_queue("paid", weight=100.0)
-    backlog(pool, "free", 40)
-    backlog(pool, "paid", 80)
-    running = pool.take(want=4)
-    for _ in range(40):
-        serve(pool, running, 1)
-        assert queues_of(running).count("free") == 2
-
-
-def test_turns_out_of_a_reserve_push_nobody_else_back(world: World) -> None:
-    """A third queue that comes is lifted to where the others are, not to where the reserved one is."""
-    pool = Pool(world, limit=4)
-    pool.set_queue("paid", weight=1.0, reserved=2)
-    backlog(pool, "paid", 100, user="x")
-    running = pool.take(want=4)
-    serve(pool, running, 20)
-    backlog(pool, "free", 100)
-    started = queues_of(serve(pool, running, 40))
-    assert 15 <= started.count("free") <= 25
 
 
 def test_raising_a_limit_wakes_for_every_rule(world: World, ears: Callable[[Pool], Subscription]) -> None:

@@ -72,23 +72,6 @@ def test_a_cap_raised_or_removed_brings_parked_users_back(world: World, cap: int
     audit(world, "abcd")
 
 
-def test_a_parked_user_saves_no_turns_and_loses_none(world: World) -> None:
-    pool = Pool(world, limit=2)
-    pool.set_model(max_running_per_user=1, cost="requests")
-    for n in range(40):
-        pool.submit(f"u{n:02d}", user="u")
-        pool.submit(f"v{n:02d}", user="v")
-        pool.submit(f"w{n:02d}", user="w")
-    running = pool.take(want=2)
-    users: list[str] = []
-    for _ in range(60):
-        users.extend(grant.user for grant in running[:1])
-        world.advance(10)
-        running = running[1:] + pool.finish(running[0], want=1).grants
-        assert len({grant.user for grant in running}) == len(running) == 2
-    assert {users.count(user) for user in "uvw"} <= {19, 20, 21}
-
-
 def test_many_users_at_their_cap_stop_nobody_else(world: World) -> None:
     """More than are parked in one look: the next finds the rest."""
     pool = Pool(world)
@@ -116,36 +99,6 @@ def test_a_user_has_so_many_waiting_tasks_and_others_are_let_in(world: World) ->
     pool.take()
     assert isinstance(pool.submit("e", queue="free"), Submitted)
     audit(world, "abde")
-
-
-@pytest.mark.parametrize("cap", [None, 1])
-def test_a_cap_changes_nothing_about_what_its_user_owes(world: World, cap: int | None) -> None:
-    """A lift forgives what a running task turns out to cost, whether its user was parked meanwhile or idle."""
-    pool = Pool(world, limit=2)
-    if cap:
-        pool.set_model(max_running_per_user=cap)
-    pool.submit("long", user="u", max_output=0)
-    (long,) = pool.take()
-    if cap:
-        pool.submit("next", user="u")
-    for number in range(20):
-        pool.submit(f"v{number:02}", user="v")
-    for number in range(20):
-        (grant,) = pool.take()
-        if number < 19:
-            pool.finish(grant, used=(0, 500))
-    for number in range(20, 60):
-        pool.submit(f"v{number:02}", user="v")
-    pool.finish(long, used=(0, 5000))
-    if not cap:
-        pool.submit("next", user="u")
-    pool.finish(grant, used=(0, 500))
-    turns = []
-    while "u" not in turns:
-        (grant,) = pool.take()
-        turns.append(grant.user)
-        pool.finish(grant, used=(0, 500))
-    assert len(turns) <= 3
 
 
 def test_all_parked_users_return_when_the_cap_is_removed(world: World) -> None:
