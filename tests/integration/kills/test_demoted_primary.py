@@ -125,7 +125,7 @@ async def test_commands_and_messages_go_over_to_the_new_primary(couple: Couple, 
         assert (await call).json() == "on the new primary"
 
 
-async def test_what_a_replica_refuses_had_no_effect_and_what_was_under_way_may_have(
+async def test_a_command_that_a_redis_replica_rejects_had_no_effect_and_one_under_way_may_have(
     couple: Couple, tmp_path: Path
 ) -> None:
     async with talking(couple.proxy.url, tmp_path) as talk:
@@ -141,7 +141,7 @@ async def test_what_a_replica_refuses_had_no_effect_and_what_was_under_way_may_h
         await until(lambda: ready(talk), "the gateway to be ready again")
 
 
-async def test_nobody_connects_to_a_replica(couple: Couple) -> None:
+async def test_no_connection_to_a_redis_replica_is_used(couple: Couple) -> None:
     couple.switch()
     link = RedisLink(couple.proxy.url, load_scripts(), pool_prefix())
     with pytest.raises(StoreUnavailable, match="no primary"):

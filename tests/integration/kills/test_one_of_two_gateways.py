@@ -211,7 +211,7 @@ async def test_when_one_gateway_is_killed_the_other_does_its_tasks(gateways: Pai
 
 
 @pytest.mark.slow
-async def test_killed_again_and_again_under_load_nothing_is_lost_and_nobody_hangs(
+async def test_nothing_is_lost_and_no_call_hangs_when_gateways_are_killed_under_load(
     gateways: Pair, store: Any
 ) -> None:
     """One gateway after the other; callers submit to whichever answers and poll there."""

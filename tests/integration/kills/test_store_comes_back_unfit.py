@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
         ("maxmemory", "1mb", "command not allowed when used memory"),
     ],
 )
-async def test_a_redis_that_came_back_unfit_is_told_with_its_reason(
+async def test_a_redis_that_returns_with_wrong_settings_is_reported_with_the_reason(
     own_redis: Server, tmp_path: Path, setting: str, value: str, reason: str
 ) -> None:
     with own_redis.client() as store, capture_logs() as lines:

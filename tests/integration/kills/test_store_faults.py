@@ -43,7 +43,7 @@ def refused(answer: httpx2.Response) -> None:
     assert 1 <= int(answer.headers["retry-after"]) <= 60
 
 
-async def test_while_redis_is_stopped_new_calls_are_refused_and_streams_wait(
+async def test_while_redis_is_stopped_new_calls_are_rejected_and_streams_wait(
     talk: Talk, own_redis: Server, store: Any
 ) -> None:
     """Ten seconds, as long as two thirds of a lease."""
@@ -91,7 +91,7 @@ async def answer_all(worker: RawWorker) -> None:
         await worker.answer(await worker.take(), "ok")
 
 
-async def test_when_redis_comes_back_empty_everybody_is_told(talk: Talk, own_redis: Server) -> None:
+async def test_all_clients_get_an_error_when_redis_returns_empty(talk: Talk, own_redis: Server) -> None:
     """Nobody hangs: not who waits in the queue, not who reads a stream, not the worker with the lost task."""
     async with talk.worker() as worker:
         running = talk.sync()
@@ -126,7 +126,7 @@ async def test_when_redis_comes_back_empty_everybody_is_told(talk: Talk, own_red
         assert (await fresh).json() == "fresh"
 
 
-async def test_a_store_that_is_emptied_under_a_live_connection_is_told_and_configured_anew(
+async def test_a_store_that_is_emptied_under_a_live_connection_is_configured_again(
     own_redis: Server, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By each replica; and so is each call that is lost with it: in the log, the metrics and the history."""
@@ -173,7 +173,7 @@ async def test_a_store_that_is_emptied_under_a_live_connection_is_told_and_confi
         assert len(secrets) == 1
 
 
-async def test_a_posted_stream_whose_task_is_lost_ends_with_a_farewell(talk: Talk, own_redis: Server) -> None:
+async def test_a_posted_stream_whose_task_is_lost_ends_with_an_error(talk: Talk, own_redis: Server) -> None:
     async with (
         talk.worker() as worker,
         await RawStream.open(talk.served.url, "/api/openai", body={"stream": True}) as stream,

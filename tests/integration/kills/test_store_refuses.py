@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
         ("min-replicas-to-write", "1", "NOREPLICAS Not enough good replicas to write"),
     ],
 )
-async def test_a_redis_that_refuses_writes_is_told_until_it_takes_them(
+async def test_a_redis_that_rejects_writes_is_reported_until_it_accepts_them(
     own_redis: Server, tmp_path: Path, setting: str, value: str, answer: str
 ) -> None:
     with own_redis.client() as store, capture_logs() as lines:
@@ -60,9 +60,7 @@ async def test_a_redis_that_refuses_writes_is_told_until_it_takes_them(
     assert (last["event"], last["log_level"]) == ("Redis takes writes again", "info")
 
 
-async def test_what_was_done_and_cannot_be_written_down_is_no_refusal(
-    own_redis: Server, tmp_path: Path
-) -> None:
+async def test_an_action_that_cannot_be_logged_is_no_rejection(own_redis: Server, tmp_path: Path) -> None:
     """A proxy sends a 503 to another replica, which finds nothing to do any more."""
     with own_redis.client() as store, capture_logs() as lines:
         async with talking(own_redis.url, tmp_path) as talk, talk.worker2(["m"]) as worker:

@@ -89,7 +89,7 @@ async def queued_task(talk: Talk) -> str:
 A, B = [f"A{n}" for n in range(1, 5)], [f"B{n}" for n in range(1, 10)]
 
 
-async def test_readers_of_a_grant_that_was_lost_begin_anew_and_end_with_exactly_the_log(
+async def test_readers_of_a_lost_grant_start_again_and_end_with_exactly_the_log(
     make: MakeTalk, own_redis: Server
 ) -> None:
     """One reads all the time, at either gateway; one had gone away and comes back when the log is longer than before."""
@@ -151,9 +151,7 @@ async def test_a_reader_whose_cursor_is_still_in_the_log_loses_and_repeats_nothi
         assert (away.restarts, here.restarts) == (0, 0)
 
 
-async def test_what_a_worker_still_says_of_a_grant_that_was_lost_counts_for_nothing(
-    make: MakeTalk, own_redis: Server
-) -> None:
+async def test_frames_of_a_lost_grant_do_not_count(make: MakeTalk, own_redis: Server) -> None:
     """The same worker gets the task again, in another slot, and goes on with the old one for a while."""
     async with make("a") as talk:
         task_id = await queued_task(talk)

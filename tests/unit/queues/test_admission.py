@@ -50,7 +50,7 @@ def test_an_adaptive_queue_takes_what_can_leave_within_its_longest_wait(world: W
     assert all(r.retry_ms > 0 for r in refused)
 
 
-def test_a_caller_in_a_hurry_is_refused_at_once_and_a_patient_one_is_not(world: World) -> None:
+def test_a_task_with_a_short_wait_is_rejected_and_a_patient_one_is_not(world: World) -> None:
     pool, _ = adaptive(world)
     admitted(pool, 5)
     hasty = pool.submit("hasty", user="h", wait_ms=2000)
@@ -113,7 +113,7 @@ def test_a_lane_that_stalls_is_measured_as_slower_and_slower(world: World) -> No
     assert isinstance(pool.submit("c", user="v", wait_ms=1500), Rejection)
 
 
-def test_whose_time_would_be_over_in_any_case_is_told_at_once_in_every_queue(world: World) -> None:
+def test_a_task_that_would_certainly_expire_is_rejected_in_every_queue(world: World) -> None:
     pool = Pool(world, limit=1)
     flowing(pool)
     for n in range(30):
@@ -262,7 +262,7 @@ def refusals(world: World) -> dict[str, Rejection]:
     return found
 
 
-def test_every_refusal_says_when_to_come_back(world: World) -> None:
+def test_every_rejection_has_a_time_to_retry(world: World) -> None:
     found = refusals(world)
     assert set(found) == {"no_worker", "full_bytes", "full", "user_full", "too_long"}
     for name, refused in found.items():
@@ -270,7 +270,7 @@ def test_every_refusal_says_when_to_come_back(world: World) -> None:
 
 
 @pytest.mark.parametrize("grace", [0, 2000])
-def test_a_model_whose_workers_just_left_is_said_to_be_away_for_as_long_as_it_was(
+def test_retry_time_grows_with_the_time_that_a_model_has_been_without_workers(
     world: World, grace: int
 ) -> None:
     pool = Pool(world)
@@ -286,7 +286,7 @@ def test_a_model_whose_workers_just_left_is_said_to_be_away_for_as_long_as_it_wa
         assert 0 < refused.retry_ms <= 6001
 
 
-def test_a_model_whose_worker_has_just_left_is_known_although_others_are_offered(world: World) -> None:
+def test_a_model_that_has_just_lost_its_worker_is_still_known(world: World) -> None:
     pool = Pool(world)
     pool.offer("other", "gone")
     pool.offer(withdrawn=["gone"])

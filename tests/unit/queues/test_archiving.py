@@ -53,7 +53,7 @@ def test_it_is_kept_as_long_as_the_archive_would_until_that_has_it(world: World)
     assert pool.kept() == 0
 
 
-def test_it_goes_at_once_when_it_is_archived_late(world: World) -> None:
+def test_it_expires_immediately_when_it_is_archived_late(world: World) -> None:
     pool = Pool(world)
     end(pool, "a")
     pool.sweep()
@@ -81,7 +81,7 @@ def test_the_request_is_kept_with_it_where_that_is_wanted_and_goes_with_the_end(
     assert [task for _, task in entries(world)] == ["b"]
 
 
-def test_a_task_whose_worker_is_still_to_stop_is_archived_when_it_has(world: World) -> None:
+def test_a_task_is_archived_once_its_worker_has_stopped(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a", archive_ms=HOUR_MS)
     pool.cancel("a")
@@ -118,7 +118,7 @@ def test_who_has_read_an_end_lets_it_go_earlier_once(world: World) -> None:
     assert 0 < pool.kept() < both
 
 
-def test_what_was_read_while_it_held_a_slot_goes_early_when_that_is_free(world: World) -> None:
+def test_a_result_that_was_read_before_its_slot_was_free_expires_early(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a", keep_ms=48 * HOUR_MS, after_read_ms=20_000)
     pool.cancel("a")

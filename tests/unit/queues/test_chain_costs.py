@@ -52,7 +52,7 @@ def account(world: World) -> Account:
     return Account(world)
 
 
-def test_all_stages_are_one_hold_and_one_debit(account: Account) -> None:
+def test_all_stages_are_one_reservation_and_one_debit(account: Account) -> None:
     pool = account.pool
     assert isinstance(pool.start("c", reserve=300, **PAID), Submitted)
     assert account.stands == (1000, 507)
@@ -69,7 +69,7 @@ def test_all_stages_are_one_hold_and_one_debit(account: Account) -> None:
     audit(account.world, "c")
 
 
-def test_what_is_held_grows_with_a_stage_that_may_cost_more_than_was_known(account: Account) -> None:
+def test_the_reservation_grows_with_a_stage_that_may_cost_more(account: Account) -> None:
     pool = account.pool
     pool.start("c", **PAID)
     (grant,) = pool.take()
@@ -86,7 +86,9 @@ def test_what_is_held_grows_with_a_stage_that_may_cost_more_than_was_known(accou
     audit(account.world, "c")
 
 
-def test_a_chain_that_cannot_pay_for_its_next_stage_is_told_and_pays_what_it_had(account: Account) -> None:
+def test_a_chain_that_cannot_pay_for_its_next_stage_is_rejected_and_pays_the_earlier_ones(
+    account: Account,
+) -> None:
     pool = account.pool
     pool.start("c", **PAID)
     (grant,) = pool.take()
@@ -103,7 +105,7 @@ def test_a_chain_that_cannot_pay_for_its_next_stage_is_told_and_pays_what_it_had
 
 
 @pytest.mark.parametrize("ends", ["moved", "ended", "failed", "cancelled"])
-def test_parts_are_held_together_and_pay_each_what_it_used(account: Account, ends: str) -> None:
+def test_parts_share_one_reservation_and_each_pays_its_usage(account: Account, ends: str) -> None:
     pool = account.pool
     pool.start("c", parts=[b"0", b"1"], **PAID)
     assert account.stands == (1000, 2 * (7 + 10 + 100)), "by the parts' own input"
@@ -146,7 +148,7 @@ def test_parts_that_end_as_another_one_failed_cost_nothing(account: Account) -> 
 
 
 @pytest.mark.parametrize("parts", [(), (b"0", b"1")])
-def test_who_stops_a_stage_whose_usage_nobody_tells_pays_the_most_that_it_may_cost(
+def test_a_stopped_stage_without_reported_usage_costs_its_maximum(
     account: Account, parts: tuple[bytes, ...]
 ) -> None:
     pool = account.pool
@@ -161,14 +163,14 @@ def test_who_stops_a_stage_whose_usage_nobody_tells_pays_the_most_that_it_may_co
     audit(account.world, "c")
 
 
-def test_a_chain_is_refused_that_cannot_pay_for_all_its_stages(account: Account) -> None:
+def test_a_chain_that_cannot_pay_for_all_its_stages_is_rejected(account: Account) -> None:
     refused = account.pool.start("c", reserve=800, **PAID)
     assert isinstance(refused, Rejection)
     assert (refused.reason, refused.short) == ("quota", QuotaShortfall(1007, 1000))
     audit(account.world, ())
 
 
-def test_a_hold_that_grows_may_move_to_the_next_window(account: Account) -> None:
+def test_a_reservation_that_grows_may_move_to_the_next_window(account: Account) -> None:
     pool, world = account.pool, account.world
     day = 86_400_000
     start = world.now_ms // day * day

@@ -116,7 +116,7 @@ def test_a_part_that_fails_for_good_ends_the_chain_and_the_other_parts(
     assert set(known.results) == {(0, 0)}
 
 
-def test_the_end_of_a_part_is_told_to_those_who_read_the_chain(world: World, pool: Pool) -> None:
+def test_readers_of_a_chain_get_the_end_of_a_part(world: World, pool: Pool) -> None:
     grants = begun(pool)
     for _ in range(3):
         ended = pool.requeue(grants[0], "failed", begun=True)

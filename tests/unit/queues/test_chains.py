@@ -121,7 +121,7 @@ def test_a_chain_keeps_the_age_of_its_submission_in_its_users_line(world: World,
     assert pool.taken("n", want=3) == ["urgent", "c", "later"]
 
 
-def test_the_freed_slot_may_take_the_next_stage_at_once(world: World, pool: Pool) -> None:
+def test_the_next_stage_may_take_the_freed_slot_immediately(world: World, pool: Pool) -> None:
     pool.start("c")
     (grant,) = pool.take()
     answer = pool.advance(grant, pool.entry(1), want=1)
@@ -197,7 +197,7 @@ def test_a_stage_that_cannot_begin_ends_the_chain_and_is_recorded(world: World, 
     assert pool.chain("c").stage == Stage(2, "match")  # type: ignore[union-attr]
 
 
-def test_a_stage_waits_for_a_model_that_nobody_offers_unless_somebody_waits_for_the_chain(
+def test_a_stage_without_workers_waits_in_an_async_chain_and_ends_a_sync_one(
     world: World, pool: Pool
 ) -> None:
     pool.start("c")

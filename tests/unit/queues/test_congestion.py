@@ -29,11 +29,11 @@ def flowing(pool: Pool, number: int, every_ms: int = 1000) -> None:
         (running,) = pool.take()
 
 
-def test_nobody_waits_at_a_model_that_nobody_knows(world: World) -> None:
+def test_an_unknown_model_has_no_wait(world: World) -> None:
     assert look(Pool(world), model="nobody") == ModelLoad("no_worker", 0, {})
 
 
-def test_an_idle_model_makes_nobody_wait(world: World) -> None:
+def test_an_idle_model_has_no_wait(world: World) -> None:
     pool = Pool(world, limit=1)
     flowing(pool, 10)
     assert look(pool) == ModelLoad("", 0, {})
@@ -76,7 +76,7 @@ def test_too_little_is_known_before_anything_has_completed(world: World) -> None
 
 
 @pytest.mark.parametrize("stopped", ["paused", "cooldown", "no_worker", "throttled"])
-def test_what_begins_nothing_says_why(world: World, stopped: str) -> None:
+def test_a_model_that_starts_nothing_has_a_reason(world: World, stopped: str) -> None:
     pool = Pool(world, limit=1)
     grant = pool.run("a")
     if stopped == "paused":

@@ -47,7 +47,7 @@ def test_slot_seconds_are_guessed_from_the_output_until_some_are_known(
     assert pool.charged() == ms
 
 
-def test_slot_seconds_are_settled_by_the_time_the_slot_was_held(world: World) -> None:
+def test_slot_seconds_are_settled_by_the_time_of_the_slot(world: World) -> None:
     pool = Pool(world)
     pool.configure(unit="slot_seconds")
     grant = pool.run("a")

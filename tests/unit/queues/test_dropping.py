@@ -25,7 +25,7 @@ def drop(pool: Pool, task: str) -> bool:
     return drive(pool.scheduler.delete_task(task))
 
 
-def test_what_has_ended_goes_at_once_and_is_counted_no_more(world: World) -> None:
+def test_an_ended_task_is_deleted_immediately_and_counted_no_more(world: World) -> None:
     pool = Pool(world)
     end(pool, "a", archive_ms=72 * HOUR_MS, archive_log=True)
     end(pool, "b")

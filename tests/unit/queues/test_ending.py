@@ -17,7 +17,7 @@ GRACE = Limits().stop_grace_ms
 # ---- cancel ----------
 
 
-def test_a_queued_task_is_cancelled_at_once(world: World) -> None:
+def test_a_queued_task_is_cancelled_immediately(world: World) -> None:
     pool = Pool(world)
     pool.submit("a")
     answer = pool.cancel("a")
@@ -33,7 +33,9 @@ def test_a_queued_task_is_cancelled_at_once(world: World) -> None:
     audit(world, "a")
 
 
-def test_a_running_task_ends_at_once_and_its_owner_is_told(world: World, any_server: Server) -> None:
+def test_a_running_task_ends_immediately_and_its_replica_is_notified(
+    world: World, any_server: Server
+) -> None:
     owner, other = Pool(world, limit=1), Pool(world, "r2", set_up=False)
     ears = owner.ears(any_server.socket_path)
     try:
@@ -105,7 +107,7 @@ def test_a_running_task_ends_at_its_deadline_and_its_worker_is_stopped(
 # ---- sweep: leases ----------
 
 
-def test_a_grant_that_nobody_knows_of_is_free_after_three_seconds_and_costs_no_try(world: World) -> None:
+def test_an_unknown_grant_expires_after_three_seconds_and_costs_no_try(world: World) -> None:
     pool = Pool(world, limit=1)
     pool.sweep()
     pool.run("a")

@@ -26,7 +26,7 @@ def test_a_grant_that_the_store_forgot_shares_no_id_with_the_next_one(world: Wor
     assert pool.append(grant, 2) == ("ok", 0)
 
 
-def test_epochs_rise_also_when_the_clock_stands_still_or_goes_back(world: World) -> None:
+def test_epochs_rise_also_when_the_clock_stops_or_is_set_back(world: World) -> None:
     pool = Pool(world)
     epochs = []
     pool.submit("a")
@@ -108,6 +108,6 @@ def test_ids_of_one_attempt_share_its_epoch_and_count_on(world: World) -> None:
     ]
 
 
-def test_a_clock_that_is_set_back_goes_on_for_scripts(world: World) -> None:
+def test_a_clock_that_is_set_back_still_advances_for_scripts(world: World) -> None:
     script = CLAMP + "local t = {} for i, us in ipairs(ARGV) do t[i] = clamped(us + 0) end return t"
     assert world.call("EVAL", script, 0, 50, 60, 20, 25, 80) == [50, 60, 60, 65, 120]

@@ -38,7 +38,9 @@ def granted(pool: Pool, model: str) -> Grant:
 
 
 @pytest.mark.parametrize("cause", ["failed", "falls"])
-def test_a_task_whose_attempt_failed_goes_on_to_the_next_model_and_not_back(world: World, cause: Any) -> None:
+def test_a_task_falls_back_to_the_next_model_after_a_failed_attempt_and_not_back(
+    world: World, cause: Any
+) -> None:
     pool = pool_of(world, "a", "b", "c")
     grant = pool.run("t", "a", **FALLS)
     enqueued = grant.enqueued_ms
@@ -58,7 +60,7 @@ def test_a_task_whose_attempt_failed_goes_on_to_the_next_model_and_not_back(worl
     audit(world, ["t"])
 
 
-def test_what_only_another_model_mends_ends_where_there_is_none(world: World) -> None:
+def test_an_error_that_only_another_model_can_fix_ends_the_task_without_one(world: World) -> None:
     pool = pool_of(world, "a")
     grant = pool.run("t", "a", **FALLS)
     assert pool.requeue(grant, "falls", begun=True, end=END).outcome == "ended"
@@ -66,7 +68,7 @@ def test_what_only_another_model_mends_ends_where_there_is_none(world: World) ->
     audit(world, ["t"])
 
 
-def test_a_lost_worker_is_no_reason_to_leave_a_model_that_others_offer(world: World) -> None:
+def test_a_task_stays_with_its_model_after_a_lost_worker_while_others_serve_it(world: World) -> None:
     pool = pool_of(world, "a", "b")
     grant = pool.run("t", "a", **FALLS)
     pool.requeue(grant, "lost", begun=True)
@@ -77,7 +79,7 @@ def test_a_lost_worker_is_no_reason_to_leave_a_model_that_others_offer(world: Wo
     audit(world, ["t"])
 
 
-def test_a_model_that_nobody_offers_is_passed_over_when_a_task_comes_and_asked_last(world: World) -> None:
+def test_a_model_without_workers_is_skipped_and_tried_last(world: World) -> None:
     pool = pool_of(world, "b")
     answer = pool.submit("t", "a", want=1, **FALLS)
     assert isinstance(answer, Submitted)
@@ -90,7 +92,7 @@ def test_a_model_that_nobody_offers_is_passed_over_when_a_task_comes_and_asked_l
     assert refused.reason == "no_worker"
 
 
-def test_a_model_that_is_held_for_long_is_left_and_a_short_hold_is_waited_for(world: World) -> None:
+def test_a_task_leaves_a_model_in_a_long_cooldown_and_waits_for_a_short_one(world: World) -> None:
     pool = pool_of(world, "a", "b")
     short = pool.run("short", "a", **FALLS)
     pool.requeue(short, "declined", end=END, hold_ms=900)
@@ -127,7 +129,7 @@ def test_waiting_tasks_move_when_their_model_stops_in_the_order_in_which_they_ca
     assert [grant.task_id for grant in pool.take("b", want=64)] == tasks[:64]
 
 
-def test_those_that_have_nowhere_to_go_do_not_hold_up_those_behind_them(world: World) -> None:
+def test_tasks_without_a_fallback_do_not_delay_those_behind_them(world: World) -> None:
     pool = pool_of(world, "a", "b")
     stuck = [f"s{n}" for n in range(150)]
     for task in stuck:
@@ -143,7 +145,7 @@ def test_those_that_have_nowhere_to_go_do_not_hold_up_those_behind_them(world: W
     audit(world, [*stuck, "goes"])
 
 
-def test_a_record_says_which_models_a_task_left_and_why(world: World) -> None:
+def test_a_record_lists_the_models_that_a_task_left_and_why(world: World) -> None:
     pool = pool_of(world, "a", "b", "c")
     pool.requeue(pool.run("failed", "a", **FALLS), "failed", begun=True, end=END)
     assert moves_of(pool, "failed") == [("a", "gone")]
@@ -163,7 +165,7 @@ def test_a_record_says_which_models_a_task_left_and_why(world: World) -> None:
     audit(world, ["failed", "held", "unserved"])
 
 
-def test_after_output_nothing_goes_on(world: World) -> None:
+def test_no_task_falls_back_after_output(world: World) -> None:
     pool = pool_of(world, "a", "b")
     grant = pool.run("t", "a", **FALLS)
     pool.append(grant, 2)
@@ -171,7 +173,7 @@ def test_after_output_nothing_goes_on(world: World) -> None:
     audit(world, ["t"])
 
 
-def test_the_most_that_any_model_may_cost_is_held_and_the_one_that_answered_is_paid(world: World) -> None:
+def test_the_dearest_model_is_reserved_and_the_one_that_answered_is_paid(world: World) -> None:
     pool = pool_of(world, "a", "b")
     pool.sweep()
     drive(pool.scheduler.load_balance("k:acme", Funds(1000, 1), ""))

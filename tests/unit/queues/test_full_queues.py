@@ -41,7 +41,7 @@ def test_whoever_fills_a_queue_leaves_room_for_the_next(world: World) -> None:
     audit(world, [*(f"u{user}-{n}" for user, count in let_in for n in range(count)), "one more"])
 
 
-def test_users_who_flood_share_the_queue_and_one_who_does_not_is_never_refused(world: World) -> None:
+def test_flooding_users_share_the_queue_and_a_light_user_is_never_rejected(world: World) -> None:
     """Ten tasks a second leave, mallory sends twenty and alice two: she was refused every other time."""
     pool = Pool(world, limit=10)
     pool.configure(10, "requests", max_length=100)

@@ -35,7 +35,7 @@ def test_a_full_store_hands_out_tasks_past_a_queue_that_may_start_none(
     audit(world, ["running", "stays", "goes"])
 
 
-def test_a_full_store_takes_a_refused_task_back_and_holds_its_model(world: World) -> None:
+def test_a_full_store_requeues_a_task_after_a_429_and_starts_a_cooldown(world: World) -> None:
     pool = Pool(world)
     pool.submit("a")
     (grant,) = pool.take()
@@ -45,7 +45,7 @@ def test_a_full_store_takes_a_refused_task_back_and_holds_its_model(world: World
     assert pool.ask().retry_at == (("m", 5000),)
 
 
-def test_a_full_store_refuses_a_submit_also_where_old_seconds_of_a_pace_are_over(world: World) -> None:
+def test_a_full_store_rejects_a_submit_also_where_old_seconds_of_a_throttle_are_over(world: World) -> None:
     pool = Pool(world)
     pool.set_model(tokens_per_minute=100_000)
     pool.finish(pool.run("a"))

@@ -68,7 +68,7 @@ def test_a_key_names_the_first_task_while_it_waits_runs_and_when_it_has_ended(wo
     audit(world, ["first"])
 
 
-def test_another_request_with_the_key_is_told_so_and_leaves_it_as_it_is(world: World) -> None:
+def test_another_request_with_the_key_is_rejected_and_changes_nothing(world: World) -> None:
     pool = ready(world)
     submit(pool, "first")
     answer = submit(pool, "second", OTHERWISE)
@@ -87,7 +87,7 @@ def test_each_user_and_each_callers_key_has_keys_of_its_own() -> None:
     assert idempotency_name("a", "bc", "d") != idempotency_name("ab", "c", "d")
 
 
-def test_a_submit_of_unknown_outcome_that_came_is_left_to_who_comes_again(world: World) -> None:
+def test_a_submit_of_unknown_outcome_is_left_to_its_repetition(world: World) -> None:
     pool = ready(world)
     submit(pool, "first", linger_ms=36_000)
     assert pool.cancel("first", tombstone_ms=60_000).outcome == "over"
@@ -118,7 +118,7 @@ def test_a_repetition_takes_nothing_of_limits_and_uses_and_needs_no_worker(world
 
 
 @pytest.mark.parametrize("code", sorted(RELEASES_KEY))
-def test_a_failure_that_a_retry_may_mend_lets_the_key_go_if_there_was_no_output(
+def test_a_failure_that_a_retry_may_fix_releases_the_key_if_there_was_no_output(
     world: World, code: str
 ) -> None:
     pool = ready(world)
@@ -130,7 +130,7 @@ def test_a_failure_that_a_retry_may_mend_lets_the_key_go_if_there_was_no_output(
     audit(world, ["first", "second"])
 
 
-def test_a_worker_may_say_that_its_own_failure_can_be_mended(world: World) -> None:
+def test_a_worker_may_report_that_its_failure_is_retryable(world: World) -> None:
     pool = ready(world)
     submit(pool, "first")
     fail(pool, pool.take()[0], "OUT_OF_PAPER", retryable=True)
@@ -169,7 +169,7 @@ def test_all_time_outs_let_a_key_go_and_no_fault_of_a_request_does() -> None:
     assert not final & RELEASES_KEY
 
 
-def test_whose_readers_left_begins_anew_also_while_its_worker_still_stops(world: World) -> None:
+def test_a_key_whose_readers_left_is_free_while_the_worker_still_stops(world: World) -> None:
     pool = ready(world)
     submit(pool, "first", linger_ms=36_000)
     (grant,) = pool.take()
@@ -197,7 +197,7 @@ def test_record_and_log_are_kept_as_long_as_the_key_and_that_from_the_submission
         assert DAY_MS - 3_660_000 < shot.ttl(kind, part) <= DAY_MS - 3_600_000, kind
 
 
-def test_a_key_whose_time_is_over_stays_a_minute_behind_the_end(world: World) -> None:
+def test_an_expired_key_stays_for_a_minute_after_the_end(world: World) -> None:
     pool = ready(world)
     submit(pool, "first", pack(NAME, "print", 60_000), keep_ms=1000)
     world.advance(600_000)
@@ -250,7 +250,7 @@ def test_a_user_has_so_many_keys_and_others_have_their_own(world: World) -> None
     assert [brought(pool, n) for n in range(5, 10)] == ["Submitted"] * 4 + ["idempotency_keys 15000"]
 
 
-def test_what_was_refused_takes_no_key(world: World) -> None:
+def test_a_rejected_task_takes_no_key(world: World) -> None:
     pool = ready(world)
     for n in range(9):
         other = pack(idempotency_name("key", "acme", f"x-{n}"), "print", 60_000, 4, 60_000)

@@ -31,7 +31,7 @@ def look(
     return seen, {lane.queue: lane for lane in lanes}
 
 
-def test_a_model_that_nobody_knows_is_empty(world: World) -> None:
+def test_an_unknown_model_is_empty(world: World) -> None:
     model, lanes = look(Pool(world), "nobody")
     assert (model.running, model.waiting, model.limit, lanes) == (0, 0, None, {})
 
@@ -59,7 +59,7 @@ BLOCKS: dict[Blocked, Block] = {
 
 
 @pytest.mark.parametrize("why", BLOCKS)
-def test_why_no_task_of_a_lane_can_start_is_told_and_no_wait_then(world: World, why: Blocked) -> None:
+def test_a_blocked_lane_has_a_reason_and_no_wait(world: World, why: Blocked) -> None:
     pool = Pool(world, limit=2)
     pool.finish(pool.run("a"))
     pool.submit("b")
@@ -104,7 +104,7 @@ def test_parked_users_wait_too(world: World) -> None:
     audit(world, ["a", "b", "c"])
 
 
-def test_a_pace_and_a_hold_are_told_apart(world: World) -> None:
+def test_a_throttle_and_a_cooldown_are_reported_apart(world: World) -> None:
     pool = Pool(world)
     drive(pool.scheduler.override("model", "m", {"requests_per_minute": 6}, OPS))
     grant = pool.run("a")

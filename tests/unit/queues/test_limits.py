@@ -54,7 +54,7 @@ def refused(answer: Submitted | Rejection) -> Rejection:
 
 
 @pytest.mark.parametrize("why", ["full", "full_bytes", "no_worker", "too_long", "user_full"])
-def test_what_is_refused_for_another_reason_uses_up_nothing_and_is_told_what_is_left(
+def test_a_rejection_for_another_reason_uses_up_nothing_and_reports_the_remainder(
     world: World, why: str
 ) -> None:
     callers = Callers(world, requests_per_minute=5, tokens_per_minute=5000)
@@ -87,7 +87,7 @@ def test_what_is_refused_for_another_reason_uses_up_nothing_and_is_told_what_is_
     assert Snapshot(world).by_kind["limit"] == {}
 
 
-def test_what_a_caller_is_told_is_what_is_left_of_the_tighter_limit(world: World) -> None:
+def test_the_reported_remainder_is_that_of_the_tighter_limit(world: World) -> None:
     callers = Callers(world, users={"requests_per_minute": 10}, requests_per_minute=60, requests_per_day=3)
     answer = callers.submit()
     assert answer.rate_limits is not None
@@ -104,7 +104,7 @@ def test_what_a_caller_is_told_is_what_is_left_of_the_tighter_limit(world: World
 @pytest.mark.parametrize(
     "how", ["cancelled", "waited too long", "out of time", "its readers left", "worker lost"]
 )
-def test_what_came_to_nothing_is_given_back_whole_and_once(world: World, how: str) -> None:
+def test_a_task_that_came_to_nothing_is_refunded_whole_and_once(world: World, how: str) -> None:
     callers = Callers(world, users={"requests_per_minute": 5}, requests_per_day=5, tokens_per_day=10_000)
     pool, full = callers.pool, callers.left()
     times = {
@@ -131,7 +131,7 @@ def test_what_came_to_nothing_is_given_back_whole_and_once(world: World, how: st
     callers.check()
 
 
-def test_so_many_of_a_key_may_wait_over_all_models_and_users(world: World) -> None:
+def test_a_limit_of_waiting_tasks_counts_over_all_models_and_users_of_a_key(world: World) -> None:
     callers = Callers(world, max_waiting=3)
     callers.pool.offer("m2")
     assert callers.burst(2, user="acme/bob") == 2
@@ -151,7 +151,7 @@ def test_so_many_of_a_key_may_wait_over_all_models_and_users(world: World) -> No
     callers.check()
 
 
-def test_who_need_not_wait_is_not_refused_for_those_who_do(world: World) -> None:
+def test_a_task_that_need_not_wait_is_not_rejected_for_waiting_ones(world: World) -> None:
     callers = Callers(world, max_waiting=1)
     callers.submit()
     callers.pool.offer("m2")

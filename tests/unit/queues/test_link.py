@@ -96,7 +96,7 @@ def test_a_cancelled_caller_does_not_shift_replies(redis_url: str, redis_server:
     run(main)
 
 
-def test_a_lost_reply_is_told_as_sent_and_the_repetition_has_no_second_effect(
+def test_a_lost_reply_is_reported_as_sent_and_a_repetition_has_no_second_effect(
     redis_url: str, redis_server: Server
 ) -> None:
     async def main(proxy: ChaosProxy) -> None:
@@ -189,7 +189,7 @@ def test_the_library_of_another_release_is_removed_and_comes_back_when_that_one_
     run(main)
 
 
-def test_a_forgotten_library_that_is_not_taken_again_is_told_as_a_store_that_is_away(
+def test_a_library_that_cannot_be_loaded_again_is_reported_as_an_unavailable_store(
     redis_server: Server,
 ) -> None:
     async def main(server: Server) -> None:
@@ -212,7 +212,7 @@ def test_a_forgotten_library_that_is_not_taken_again_is_told_as_a_store_that_is_
 
 
 @pytest.mark.parametrize("forbidden", ["function", "fcall"])
-def test_a_user_who_may_use_no_functions_ends_the_start_at_once(redis_server: Server, forbidden: str) -> None:
+def test_a_redis_user_without_functions_ends_the_start(redis_server: Server, forbidden: str) -> None:
     async def main(server: Server) -> None:
         with server.client() as operator:
             operator.execute_command("ACL", "SETUSER", "default", f"-{forbidden}")
@@ -227,7 +227,7 @@ def test_a_user_who_may_use_no_functions_ends_the_start_at_once(redis_server: Se
         run(main, server)
 
 
-def test_a_server_without_functions_ends_the_start_at_once(redis_server: Server) -> None:
+def test_a_server_without_functions_ends_the_start(redis_server: Server) -> None:
     async def main(server: Server) -> None:
         with pytest.raises(StoreRefused, match=r"use Redis 7\.0"):
             await RedisLink(server.url, load_scripts(), pool_prefix()).start()
@@ -312,7 +312,7 @@ def test_a_hung_server_fails_calls_within_the_time_out_and_is_used_again(redis_s
         run(main, server)
 
 
-def test_replies_in_pieces_and_resets_reach_nobody_else(redis_url: str, redis_server: Server) -> None:
+def test_replies_in_pieces_and_resets_reach_no_other_call(redis_url: str, redis_server: Server) -> None:
     async def main() -> None:
         async with ChaosProxy(redis_server.socket_path) as proxy, linked(proxy.url) as link:
             proxy.faults.slice_bytes = 3
@@ -343,7 +343,7 @@ def test_a_server_that_is_not_there_is_named_with_its_trouble() -> None:
     run(main)
 
 
-def test_a_refused_server_ends_the_start_but_not_a_running_link(redis_server: Server) -> None:
+def test_a_rejected_server_ends_the_start_but_not_a_running_link(redis_server: Server) -> None:
     async def main(server: Server) -> None:
         refusing = True
 
@@ -370,7 +370,7 @@ def test_a_refused_server_ends_the_start_but_not_a_running_link(redis_server: Se
 
 
 @pytest.mark.parametrize("binary", [path for path in (redis_binary(), valkey_binary()) if path])
-def test_a_full_redis_refuses_submits_whole_and_lets_running_tasks_end(binary: str) -> None:
+def test_a_full_redis_rejects_whole_submits_and_lets_running_tasks_end(binary: str) -> None:
     async def main(server: Server) -> None:
         async with linked(server.url) as link:
             keys = Keys(pool_prefix())

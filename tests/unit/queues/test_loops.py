@@ -7,7 +7,9 @@ from fairlane.queues import loops
 pytestmark = pytest.mark.anyio
 
 
-async def test_who_loses_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_swallows_its_cancellation_is_cancelled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loops, "RETRY_CANCEL_S", 0.01)
     loop = asyncio.get_running_loop()
     failing, other = loop.create_future(), loop.create_future()
@@ -47,7 +49,7 @@ async def test_whatever_a_task_ends_with_is_over() -> None:
     await loops.cancel_and_wait()
 
 
-async def test_of_work_side_by_side_the_first_failure_is_told_when_all_is_over() -> None:
+async def test_concurrent_work_raises_its_first_failure_when_everything_has_ended() -> None:
     over: list[int] = []
 
     async def work(number: int, *, fails: bool = False) -> int:

@@ -106,7 +106,7 @@ def told(pool: Pool) -> Recorder:
     return metrics
 
 
-def test_a_cancelled_task_is_told_once_by_whoever_cancelled_it(world: World) -> None:
+def test_a_cancelled_task_is_counted_once_where_it_was_cancelled(world: World) -> None:
     here, there = Pool(world), Pool(world, "r2", set_up=False)
     here.run("running", queue="paid")
     here.submit("waiting")
@@ -124,7 +124,7 @@ def test_a_cancelled_task_is_told_once_by_whoever_cancelled_it(world: World) -> 
     assert not told(here).values[TASKS_ENDED.name]
 
 
-def test_what_the_sweep_ends_or_takes_back_is_told(world: World) -> None:
+def test_tasks_that_the_sweep_ends_or_requeues_are_counted(world: World) -> None:
     pool = Pool(world)
     pool.submit("late", timeout_ms=5000)
     pool.submit("impatient", wait_ms=5000, queue="paid")
@@ -140,7 +140,7 @@ def test_what_the_sweep_ends_or_takes_back_is_told(world: World) -> None:
     assert not metrics.values[RUN_TIME.name]
 
 
-def test_returns_holds_and_the_end_of_a_requeue_are_told(world: World) -> None:
+def test_returns_cooldowns_and_the_end_of_a_requeue_are_counted(world: World) -> None:
     pool = Pool(world)
     pool.requeue(pool.run("a"))
     world.advance(1000)

@@ -25,7 +25,7 @@ def scheduled_as(pool: Pool, task_id: str) -> str:
     return pool.record(task_id)["model"]
 
 
-def test_a_name_that_nobody_offers_is_scheduled_with_all_such_and_kept_for_people(world: World) -> None:
+def test_a_name_without_a_worker_shares_one_line_and_is_still_reported(world: World) -> None:
     pool = any_pool(world)
     answer = pool.submit("a", "never:heard/of é", want=1)
     assert isinstance(answer, Submitted)
@@ -72,7 +72,7 @@ def test_a_slot_of_a_worker_that_names_the_model_is_never_given_a_task_of_every_
     assert [(grant.task_id, grant.model) for grant in answer.grants] == [("a", "x")]
 
 
-def test_one_who_invents_names_gets_no_more_than_with_one_name(world: World) -> None:
+def test_a_user_gets_no_more_with_invented_names_than_with_one_name(world: World) -> None:
     """Alice pays for weight 8 and asks for one model; mallory invents a name for each of his tasks."""
     shares = []
     for invents in (False, True):
@@ -112,9 +112,7 @@ def test_the_shared_line_has_settings_of_its_own(world: World) -> None:
     assert len(pool.take(ANY, want=4)) == 1
 
 
-def test_tasks_whose_worker_of_every_model_left_go_to_the_line_of_the_model_they_asked_for(
-    world: World,
-) -> None:
+def test_tasks_move_to_the_line_of_their_model_when_the_worker_of_every_model_has_left(world: World) -> None:
     pool = any_pool(world)
     for n in range(150):
         pool.submit(f"x{n}", "x", user=f"u{n % 7}")
@@ -146,7 +144,7 @@ def test_tasks_are_found_by_the_name_that_was_asked_for_and_by_the_shared_line(
 # ---- a provider that wants no request (429) ----------
 
 
-def test_a_name_that_is_held_holds_nobody_else_of_the_shared_line(world: World) -> None:
+def test_a_cooldown_of_one_name_does_not_hold_others_of_the_shared_line(world: World) -> None:
     pool = any_pool(world)
     pool.submit("a", "busy", user="mallory")
     (grant,) = pool.take(ANY)
@@ -166,7 +164,7 @@ def test_a_name_that_is_held_holds_nobody_else_of_the_shared_line(world: World) 
     audit(world, "abcd")
 
 
-def test_tasks_that_stand_aside_count_among_those_of_their_user(world: World) -> None:
+def test_tasks_set_aside_count_among_those_of_their_user(world: World) -> None:
     pool = any_pool(world)
     pool.configure(max_length=4)
     let_in = []
@@ -184,7 +182,7 @@ def test_tasks_that_stand_aside_count_among_those_of_their_user(world: World) ->
     audit(world, [*let_in, "b"])
 
 
-def test_a_provider_that_refuses_a_named_model_holds_that_model_as_ever(world: World) -> None:
+def test_a_429_for_a_named_model_starts_a_cooldown_of_that_model(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a")
     pool.requeue(grant, "declined", hold_ms=2000)
@@ -203,7 +201,7 @@ def calls(world: World, command: str) -> int:
     return int(found[1]) if found else 0
 
 
-def test_names_that_nobody_offers_are_forgotten_a_thousand_in_each_pass(world: World) -> None:
+def test_names_without_workers_are_forgotten_a_thousand_in_each_pass(world: World) -> None:
     pool = Pool(world)
     offer_many(pool, 2500)
     world.advance(80_000)

@@ -65,7 +65,7 @@ def test_the_tables_name_every_setting() -> None:
     [("queue", "free", *item) for item in QUEUE_VALUES.items()]
     + [("model", "llama:7b é", *item) for item in MODEL_VALUES.items()],
 )
-def test_a_setting_can_be_changed_and_taken_back(
+def test_a_setting_can_be_changed_and_rolled_back(
     world: World, kind: Any, name: str, setting: str, value: Value
 ) -> None:
     pool = Pool(world)
@@ -82,7 +82,7 @@ def test_a_setting_can_be_changed_and_taken_back(
 
 
 @pytest.mark.parametrize("kind", ["queue", "model"])
-def test_overrides_survive_the_configuration_until_they_are_taken_back(world: World, kind: Any) -> None:
+def test_overrides_survive_the_configuration_until_they_are_rolled_back(world: World, kind: Any) -> None:
     pool = Pool(world)
     setting, name = ("max_running", "free") if kind == "queue" else ("concurrency", "m")
 
@@ -131,7 +131,7 @@ def test_an_unknown_setting_is_an_error_and_changes_nothing(world: World) -> Non
     assert trail(world) == []
 
 
-def test_a_model_whose_overrides_are_gone_is_forgotten_like_any_other(world: World) -> None:
+def test_a_model_without_overrides_is_forgotten_like_any_other(world: World) -> None:
     pool = Pool(world)
     pool.set_model("other", concurrency=3)
     pool.set_model("other", concurrency=None)
@@ -147,7 +147,7 @@ def test_an_override_is_kept_while_its_model_is_idle(world: World) -> None:
     assert effective(pool, "model", "other") == ({"concurrency": 3}, {"concurrency": 3})
 
 
-def test_every_change_is_written_down_with_what_held_before_and_after(world: World) -> None:
+def test_every_change_is_logged_with_the_values_before_and_after(world: World) -> None:
     pool = Pool(world)
     first = pool.set_queue("free", weight=3.0, max_running=2)
     second = pool.set_model("llama:7b é", paused=True)

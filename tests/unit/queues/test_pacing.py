@@ -61,7 +61,7 @@ def test_no_window_of_any_length_holds_more_than_its_rate(world: World, rate: in
     windows_hold(starts, rate)
 
 
-def test_a_submit_that_could_take_at_once_is_paced_too_and_told_when(world: World) -> None:
+def test_a_submit_that_could_start_immediately_is_throttled_too_and_returns_when(world: World) -> None:
     pool = Pool(world)
     pool.set_model(requests_per_minute=60)
     first, second = pool.submit("a", want=1), pool.submit("b", want=1, user="v")
@@ -183,7 +183,7 @@ def test_a_paced_model_learns_how_much_its_tasks_write_whatever_its_cost(world: 
 # ---- hold ----------
 
 
-def test_a_refusal_by_the_provider_holds_the_model_and_costs_no_try(world: World) -> None:
+def test_a_429_starts_a_cooldown_of_the_model_and_costs_no_try(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a")
     pool.submit("b", user="v")
@@ -196,7 +196,7 @@ def test_a_refusal_by_the_provider_holds_the_model_and_costs_no_try(world: World
     audit(world, "ab")
 
 
-def test_the_longest_hold_wins(world: World) -> None:
+def test_the_longest_cooldown_wins(world: World) -> None:
     pool = Pool(world)
     grants = [pool.run(f"r{n}", user=f"r{n}") for n in range(3)]
     assert pool.requeue(grants[0], "declined", hold_ms=3000).retry_at == (("m", 3000),)
@@ -204,7 +204,7 @@ def test_the_longest_hold_wins(world: World) -> None:
     assert pool.requeue(grants[2], "declined", hold_ms=1000).retry_at == (("m", 9000),)
 
 
-def test_whoever_says_that_a_model_is_not_paused_ends_its_hold(world: World) -> None:
+def test_unpausing_a_model_ends_its_cooldown(world: World) -> None:
     pool = Pool(world)
     pool.requeue(pool.run("a"), "declined", hold_ms=60_000)
     pool.set_model(concurrency=4)
@@ -213,7 +213,7 @@ def test_whoever_says_that_a_model_is_not_paused_ends_its_hold(world: World) -> 
     assert pool.taken() == ["a"]
 
 
-def test_a_task_that_is_refused_again_and_again_waits_by_itself(world: World) -> None:
+def test_a_task_that_gets_a_429_again_and_again_waits_by_itself(world: World) -> None:
     pool = Pool(world)
     pool.offer("m", hold_ms=60_000)
     pool.submit("bad", user="mallory")

@@ -70,7 +70,7 @@ def account(world: World) -> Account:
     return Account(world)
 
 
-def test_a_task_is_held_its_price_and_charged_what_it_used(account: Account) -> None:
+def test_a_task_reserves_its_price_and_is_charged_for_its_usage(account: Account) -> None:
     grant = account.run("a")
     assert account.stands == (1000, 207)
     account.pool.finish(grant, used=(80, 10, 40, 5, False))
@@ -84,7 +84,7 @@ def test_a_task_is_held_its_price_and_charged_what_it_used(account: Account) -> 
     audit(account.world, "a")
 
 
-def test_a_burst_cannot_spend_more_than_is_there_where_it_says_how_much_it_may_use(account: Account) -> None:
+def test_a_burst_with_known_maxima_cannot_spend_more_than_the_balance(account: Account) -> None:
     """However little the same user wrote so far: the sum of what they may cost is held, not that of what they are likely to."""
     for number in range(5):
         account.pool.finish(account.run(f"short{number}", price="0 0 0 0 0"), used=(0, 1))
@@ -98,7 +98,9 @@ def test_a_burst_cannot_spend_more_than_is_there_where_it_says_how_much_it_may_u
     assert account.stands == (1000 - 4 * 207, 0)
 
 
-def test_who_does_not_say_how_much_is_held_the_longest_answer_of_late_for_each(account: Account) -> None:
+def test_a_task_without_a_maximum_reserves_the_longest_recent_answer_for_each_choice(
+    account: Account,
+) -> None:
     account.fund(100_000, 2)
 
     def held(**more: Any) -> int:
@@ -117,12 +119,12 @@ def test_who_does_not_say_how_much_is_held_the_longest_answer_of_late_for_each(a
     assert held(answers=2, user="acme/new") == 107 + 2 * 2 * 1980, "whoever asks"
 
 
-def test_what_is_dearer_when_it_is_thought_or_comes_from_a_cache_is_held_as_that(account: Account) -> None:
+def test_the_dearest_kind_of_token_decides_the_reservation(account: Account) -> None:
     account.submit("a", price=f"{CREDIT} {2 * CREDIT} {CREDIT} {5 * CREDIT} 0")
     assert account.stands == (1000, 2 * 100 + 5 * 50)
 
 
-def test_of_a_user_the_user_pays(world: World) -> None:
+def test_a_quota_of_users_is_paid_by_the_user(world: World) -> None:
     account = Account(world, subject="u:acme/ann")
     assert account.submit("a", user="acme/bob", quota="u") == Rejection(
         "no_balance", unknown=("u:acme/bob", "")
@@ -131,7 +133,7 @@ def test_of_a_user_the_user_pays(world: World) -> None:
     assert account.stands == (1000, 207)
 
 
-def test_what_is_not_enough_is_refused_and_takes_nothing(account: Account) -> None:
+def test_a_task_that_cannot_pay_is_rejected_and_takes_nothing(account: Account) -> None:
     limits = {"key_limits": "100 0 0 0 0 0"}
     for name in "abcd":
         assert isinstance(account.submit(name, **limits), Submitted)
@@ -144,7 +146,7 @@ def test_what_is_not_enough_is_refused_and_takes_nothing(account: Account) -> No
     assert isinstance(account.submit("e", estimated_input=1, max_output=1, **limits), Submitted)
 
 
-def test_what_nobody_has_told_of_is_asked_for(world: World) -> None:
+def test_an_unknown_balance_is_requested_from_sql(world: World) -> None:
     account = Account(world)
     assert account.submit("a", user="other") == Rejection("no_balance", unknown=("k:other", ""))
     window = account.today
@@ -157,7 +159,7 @@ def test_what_nobody_has_told_of_is_asked_for(world: World) -> None:
     )  # type: ignore[union-attr]
 
 
-def test_more_than_was_held_becomes_a_debt_that_a_grant_pays(account: Account) -> None:
+def test_a_cost_above_the_reservation_becomes_a_debt_that_a_grant_pays(account: Account) -> None:
     account.pool.finish(account.run("a"), used=(2000, 0))
     assert account.stands == (1000 - 2007, 0)
     assert account.submit("b").short == QuotaShortfall(207, 0)  # type: ignore[union-attr]  # (though its user wrote nothing)
@@ -166,7 +168,7 @@ def test_more_than_was_held_becomes_a_debt_that_a_grant_pays(account: Account) -
     assert isinstance(account.submit("b"), Submitted)
 
 
-def test_a_grant_counts_once_and_an_older_word_of_it_changes_nothing(account: Account) -> None:
+def test_a_grant_counts_once_and_an_older_total_changes_nothing(account: Account) -> None:
     for granted, grants in ((1500, 2), (1500, 2), (1000, 1), (400, 3)):
         account.fund(granted, grants)
     assert account.stands == (400, 0)
@@ -213,7 +215,7 @@ def test_a_price_is_exact_to_the_micro_credit_and_rounded_up_once(
 
 
 @pytest.mark.parametrize("budget", [0, 300])
-def test_a_balance_that_was_lost_and_made_anew_keeps_what_it_holds_itself(
+def test_a_balance_that_was_lost_and_loaded_again_keeps_its_own_reservations(
     account: Account, budget: int
 ) -> None:
     """What tasks hold of the one before comes back to nobody: it would free what others hold now."""
@@ -239,7 +241,7 @@ def test_a_balance_that_was_lost_and_made_anew_keeps_what_it_holds_itself(
 # ---- budgets ----------
 
 
-def test_a_budget_is_used_before_what_was_granted_and_comes_anew(account: Account) -> None:
+def test_a_budget_is_used_before_grants_and_starts_again(account: Account) -> None:
     first = account.today
     account.fund(1000, window=first)
     grant = account.run("a", quota=account.budget(150))
@@ -259,7 +261,7 @@ def test_a_budget_is_used_before_what_was_granted_and_comes_anew(account: Accoun
     audit(account.world, "ab")
 
 
-def test_the_clock_of_the_store_says_which_window_it_is(account: Account) -> None:
+def test_the_clock_of_redis_decides_the_window(account: Account) -> None:
     text = account.budget(500)
     _, _, _, before, this, following = text.split()
     account.fund(0, 2, window=f"d{this}")
@@ -351,7 +353,7 @@ def whole(account: Account) -> tuple[int, int]:
     )
 
 
-def test_a_task_of_a_key_without_a_quota_tells_what_it_costs(world: World) -> None:
+def test_a_task_of_a_key_without_a_quota_records_its_cost(world: World) -> None:
     pool = Pool(world)
     pool.finish(pool.run("a", user="acme", price=PRICE), used=(10, 5))
     pool.finish(pool.run("b", user="acme"), used=(10, 5))
@@ -383,7 +385,7 @@ def test_balances_are_due_in_turn(account: Account) -> None:
     assert len(drive(scheduler.due_balances(10, 60_000, all_due=True))[1]) == 1
 
 
-def test_what_was_compared_is_put_right_once(account: Account) -> None:
+def test_a_difference_to_sql_is_corrected_once(account: Account) -> None:
     account.fund(1000, window=account.today)
     account.pool.finish(account.run("a", quota=account.budget(100)), used=(100, 50))
     scheduler = account.pool.scheduler

@@ -102,7 +102,7 @@ def ear(line: Line, any_server: Server) -> Iterator[Subscription]:
 # ---- who takes them ----------
 
 
-def test_a_holder_takes_permits_and_nobody_else_does(line: Line) -> None:
+def test_only_a_holder_takes_permits(line: Line) -> None:
     line.offer(IMAGE)
     line.submit("call", IMAGE, task_type="http")
     line.ask_for("permit", user="v")
@@ -111,7 +111,7 @@ def test_a_holder_takes_permits_and_nobody_else_does(line: Line) -> None:
     line.audit()
 
 
-def test_one_replica_that_lives_is_told_of_a_permit(line: Line, ear: Subscription) -> None:
+def test_one_live_replica_is_notified_of_a_permit(line: Line, ear: Subscription) -> None:
     Line(line.world, "dead", set_up=False)
     for number in range(10):
         line.world.advance(0.001)
@@ -119,7 +119,9 @@ def test_one_replica_that_lives_is_told_of_a_permit(line: Line, ear: Subscriptio
         assert ear.drain() == [b"permit\nhttp:image"]
 
 
-def test_whoever_frees_a_slot_tells_the_right_one(line: Line, ear: Subscription) -> None:
+def test_a_freed_slot_wakes_a_worker_or_a_replica_as_the_next_task_needs(
+    line: Line, ear: Subscription
+) -> None:
     """A worker that ends a call, and finds a permit next, has a replica take that; and the other way round."""
     line.offer(IMAGE)
     line.configure(1, "requests", model=IMAGE)
@@ -214,7 +216,7 @@ def test_a_used_permit_holds_its_slot_until_its_end_is_reported(line: Line) -> N
     line.audit()
 
 
-def test_or_until_its_time_is_over(line: Line) -> None:
+def test_a_used_permit_ends_when_its_time_is_over(line: Line) -> None:
     grant = line.out("a")
     assert line.enter(grant) is Admitted.IN
     line.pass_time(USED_MS - 1000)
@@ -228,7 +230,7 @@ def test_or_until_its_time_is_over(line: Line) -> None:
     line.audit()
 
 
-def test_the_end_is_told_to_readers_and_counted(line: Line, ear: Subscription) -> None:
+def test_readers_get_the_end_and_it_is_counted(line: Line, ear: Subscription) -> None:
     line.ask_for("a", follow=True)
     (grant,) = line.hold()
     line.give_out(grant)
@@ -255,9 +257,7 @@ def test_an_unused_permit_gives_its_slot_back_and_fails(line: Line) -> None:
 
 
 @pytest.mark.parametrize("uses_late", [False, True])
-def test_who_lets_permits_go_to_waste_takes_no_more_of_the_line_than_others(
-    line: Line, uses_late: bool
-) -> None:
+def test_a_user_who_wastes_permits_takes_no_more_of_the_line_than_others(line: Line, uses_late: bool) -> None:
     """Not even one who uses each in the last instant: what counts is the time in which others could have called."""
     line.configure(1, "requests", model=IMAGE)
     for number in range(200):
@@ -279,7 +279,7 @@ def test_who_lets_permits_go_to_waste_takes_no_more_of_the_line_than_others(
     assert held["waster"] >= held["user"] / 2
 
 
-def test_nobody_pays_for_the_time_in_which_a_call_is_made(line: Line) -> None:
+def test_the_duration_of_a_call_costs_no_turns(line: Line) -> None:
     line.configure(1, "requests", model=IMAGE)
     for number in range(4):
         line.ask_for(f"slow{number}", user="slow")
@@ -340,7 +340,7 @@ def test_an_unused_permit_counts_in_no_window(line: Line) -> None:
 # ---- cancelled ----------
 
 
-def test_cancelling_an_unused_permit_frees_its_slot_at_once(line: Line, ear: Subscription) -> None:
+def test_cancelling_an_unused_permit_frees_its_slot_immediately(line: Line, ear: Subscription) -> None:
     line.configure(1, "requests", model=IMAGE)
     grant = line.out("a")
     line.ask_for("b")

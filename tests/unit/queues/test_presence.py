@@ -12,7 +12,7 @@ def describe(worker_id: str) -> dict[str, Any] | None:
     return None if worker_id.startswith("gone") else {"workerId": worker_id}
 
 
-def test_only_what_has_changed_is_told() -> None:
+def test_only_changes_are_published() -> None:
     presence = Presence()
     assert not presence
     presence.changed("a")
@@ -39,7 +39,7 @@ def test_a_message_is_bounded_and_the_rest_follows() -> None:
     assert not presence
 
 
-def test_a_store_that_may_have_lost_something_is_told_everything_anew() -> None:
+def test_everything_is_published_again_to_a_store_that_may_have_lost_data() -> None:
     presence = Presence()
     presence.changed("a")
     presence.changed("gone")
@@ -52,7 +52,7 @@ def test_a_store_that_may_have_lost_something_is_told_everything_anew() -> None:
     assert presence.fields == 2, "what moves is told with the next renewal"
 
 
-def test_the_store_keeps_what_was_told_and_counts_it(world: World) -> None:
+def test_the_store_keeps_and_counts_what_was_published(world: World) -> None:
     pool = Pool(world)
 
     def present(told: dict[str, bytes], gone: tuple[str, ...] = (), *, anew: bool = False) -> int:

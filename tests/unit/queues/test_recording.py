@@ -121,7 +121,7 @@ def test_a_task_that_is_stopped_is_recorded_with_what_it_used_until_then(world: 
     assert (row.state, row.ended, row.input, row.output) == ("cancelled", ended, 9, 40)
 
 
-def test_a_refused_task_leaves_no_record(world: World) -> None:
+def test_a_rejected_task_leaves_no_record(world: World) -> None:
     pool = Pool(world)
     pool.configure(max_length=1)
     assert isinstance(pool.submit("a"), Submitted)

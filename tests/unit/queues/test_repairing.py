@@ -68,7 +68,7 @@ def test_it_costs_no_try(world: World, pool: Pool) -> None:
     audit(world, ["a"])
 
 
-def test_not_without_leave_nor_behind_output_nor_out_of_time_nor_where_nobody_is(
+def test_no_repair_without_permission_or_after_output_or_out_of_time_or_without_workers(
     world: World, pool: Pool
 ) -> None:
     plain = pool.run("plain", answer="object")

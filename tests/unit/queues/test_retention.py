@@ -81,7 +81,7 @@ def test_what_a_record_holds_counts_too(world: World) -> None:
     assert kept(pool) - small > 8000
 
 
-def test_a_pass_drops_a_bounded_number_and_the_next_comes_at_once(world: World) -> None:
+def test_a_pass_drops_a_bounded_number_and_the_next_follows_immediately(world: World) -> None:
     pool = Pool(world)
     pool.sweep()
     ids = [f"t{n}" for n in range(1200)]
@@ -100,7 +100,7 @@ def test_a_pass_drops_a_bounded_number_and_the_next_comes_at_once(world: World) 
     assert kept(pool) == 0
 
 
-def test_what_is_dropped_is_told_to_the_metrics(world: World) -> None:
+def test_dropped_results_are_counted(world: World) -> None:
     world.limits = Limits(max_retained_bytes=1)
     pool = Pool(world)
     pool.scheduler.metrics = Recorder()

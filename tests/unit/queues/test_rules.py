@@ -23,7 +23,7 @@ def test_a_paused_queue_starts_nothing_and_others_go_on(world: World) -> None:
 
 
 @pytest.mark.parametrize("what", ["queue", "model"])
-def test_resuming_wakes_an_idle_replica_and_pausing_nobody(
+def test_resuming_wakes_an_idle_replica_and_pausing_does_not(
     world: World, ears: Callable[[Pool], Subscription], what: str
 ) -> None:
     pool, other = Pool(world), Pool(world, "r2", set_up=False)
@@ -73,7 +73,7 @@ def test_tasks_that_ran_before_a_rule_was_set_count_for_it(world: World) -> None
     audit(world, ["a", "b"])
 
 
-def test_a_slot_that_ends_lets_its_queue_start_on_another_model_at_once(
+def test_a_freed_slot_lets_its_queue_start_on_another_model_immediately(
     world: World, ears: Callable[[Pool], Subscription]
 ) -> None:
     """`max_running` is over all models: who waits on another one is woken."""

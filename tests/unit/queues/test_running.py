@@ -109,7 +109,7 @@ def test_a_finish_ends_the_task_and_takes_for_its_slot(world: World) -> None:
     audit(world, ["a", "b"])
 
 
-def test_a_finish_with_lost_events_says_where_the_log_ends_and_changes_nothing(world: World) -> None:
+def test_a_finish_with_lost_events_returns_the_end_of_the_log_and_changes_nothing(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a")
     answer = pool.finish(grant, 4)
@@ -219,7 +219,7 @@ def test_a_page_ends_with_the_event_that_reaches_its_size(world: World) -> None:
     assert [len(event.data) for event in seen[1:]] == sizes
 
 
-def test_a_page_behind_an_event_that_the_log_does_not_hold_is_refused(world: World) -> None:
+def test_a_page_after_an_event_that_the_log_lacks_is_rejected(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a")
     pool.append(grant, 2, b"1")
@@ -236,7 +236,7 @@ def test_a_page_behind_an_event_that_the_log_does_not_hold_is_refused(world: Wor
 # ---- follow, and linger ----------
 
 
-def test_the_first_follower_keeps_the_task_alive_at_once(world: World) -> None:
+def test_the_first_follower_keeps_the_task_alive_immediately(world: World) -> None:
     pool = Pool(world)
     pool.sweep()
     pool.submit("a", linger_ms=2000)
@@ -280,7 +280,7 @@ def test_a_task_is_tried_three_times(world: World, how: str) -> None:
     audit(world, "a")
 
 
-def test_declining_costs_no_try_and_neither_does_a_grant_that_nobody_began(world: World) -> None:
+def test_a_declined_grant_and_one_that_never_began_cost_no_try(world: World) -> None:
     pool = Pool(world)
     pool.submit("a")
     for _ in range(5):
@@ -322,7 +322,7 @@ def test_after_output_there_is_no_retry(world: World) -> None:
     audit(world, "a")
 
 
-def test_with_no_worker_left_a_waiting_caller_is_told_and_an_async_task_waits(world: World) -> None:
+def test_without_workers_a_sync_task_ends_and_an_async_task_waits(world: World) -> None:
     pool = Pool(world)
     waiting, alone = pool.run("waiting", waiting=True), pool.run("alone")
     pool.offer(withdrawn=["m"])

@@ -37,7 +37,7 @@ def held(world: World) -> dict[tuple[str, str], list[str]]:
 @pytest.mark.parametrize(
     ("running", "user_running", "expected"), [(3, 0, 3), (0, 1, 3), (2, 1, 2), (9, 2, 6)]
 )
-def test_no_more_run_at_once_over_all_models_users_and_replicas(
+def test_no_more_tasks_run_over_all_models_users_and_replicas(
     world: World, running: int, user_running: int, expected: int
 ) -> None:
     pool, other = pool_of(world, "m", "m2"), Pool(world, "r2", set_up=False)
@@ -76,7 +76,7 @@ def test_a_submit_with_a_free_slot_waits_at_the_limit(world: World) -> None:
     audit(world, "ab")
 
 
-def test_when_the_first_of_the_held_goes_away_the_next_one_follows(world: World) -> None:
+def test_the_next_parked_user_follows_when_the_first_leaves(world: World) -> None:
     pool = pool_of(world)
     running = pool.run("a", user="acme/a", **of(1))
     for name in "bcd":
@@ -115,7 +115,7 @@ def test_held_users_of_a_key_have_their_turns_by_lane_and_user(world: World) -> 
     assert abs(found["a"] - found["b"]) <= 1
 
 
-def test_many_users_of_a_key_at_its_limit_stop_nobody_else(world: World) -> None:
+def test_many_users_of_a_key_at_its_limit_do_not_stop_others(world: World) -> None:
     pool = pool_of(world)
     pool.configure(max_length=5000)
     pool.offer("m", hold_ms=FAR_MS)

@@ -109,7 +109,7 @@ def test_a_model_that_could_not_start_saves_no_turns(world: World, why: str) -> 
     assert shared.serve(60)["b"] == pytest.approx(1 / 2, abs=0.1)
 
 
-def test_a_model_that_nobody_serves_lets_no_other_jump_the_line(world: World) -> None:
+def test_a_model_without_workers_lets_no_other_jump_the_line(world: World) -> None:
     """Tasks wait for a worker that is away; two other models share one, and one of them comes and goes."""
     shared = Shared(world, {"a": (1, 100), "b": (1, 100), "away": (1, 100)})
     shared.fill("away", 1)
@@ -136,7 +136,7 @@ def test_a_model_with_workers_of_its_own_takes_no_more_than_its_share_of_others(
     assert shared.serve(60, ("a", "b"))["b"] == pytest.approx(1 / 2, abs=0.05)
 
 
-def test_what_other_workers_gave_a_model_is_not_held_against_it_for_ever(world: World) -> None:
+def test_time_from_other_workers_does_not_count_against_a_model_for_ever(world: World) -> None:
     """`b` had an hour of workers shared with `c`; where `a` is, it waits for ten minutes of work at most."""
     shared = Shared(world, {"a": (1, 10_000), "b": (1, 10_000), "c": (1, 10_000)})
     shared.fill("a", 300)

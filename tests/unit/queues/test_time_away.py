@@ -30,7 +30,7 @@ def test_a_fresh_grant_outlives_the_time_in_which_redis_was_away(world: World, a
 
 
 @pytest.mark.parametrize("away_ms", AWAY_MS)
-def test_a_reader_who_could_not_renew_his_interest_is_not_gone(world: World, away_ms: int) -> None:
+def test_a_reader_that_could_not_renew_its_interest_has_not_left(world: World, away_ms: int) -> None:
     pool = Pool(world)
     pool.sweep()
     running = pool.run("runs", linger_ms=3000)

@@ -126,14 +126,14 @@ def test_few_failures_or_fewer_than_half_open_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("code", ["WORKER_ERROR", "BAD_REQUEST", "CONTEXT_LENGTH", "TOTAL_TIMEOUT"])
-def test_what_no_upstream_is_to_blame_for_does_not_count(world: World, code: str) -> None:
+def test_errors_that_no_upstream_causes_do_not_count(world: World, code: str) -> None:
     pool = Through(world)
     for _ in range(2 * FAILURES):
         pool.fail(code=code)
     assert pool.known() == {}
 
 
-def test_tasks_with_fallbacks_go_on_at_once_while_all_upstreams_of_their_model_are_open(world: World) -> None:
+def test_tasks_fall_back_immediately_while_all_breakers_of_their_model_are_open(world: World) -> None:
     pool = Through(world)
     pool.offers("b")
     running = [pool.run(f"runs{n}", user=f"u{n}") for n in range(FAILURES)]
@@ -188,7 +188,7 @@ def test_a_429_holds_the_upstream_that_said_so_and_not_its_model(world: World) -
     pool.audit()
 
 
-def test_what_began_before_it_opened_counts_for_nothing(world: World) -> None:
+def test_attempts_from_before_a_breaker_opened_do_not_count(world: World) -> None:
     pool = Through(world)
     early = [pool.run(f"early{n}") for n in range(6)]
     pool.open()
@@ -202,7 +202,7 @@ def test_what_began_before_it_opened_counts_for_nothing(world: World) -> None:
     pool.audit()
 
 
-def test_an_operator_has_a_breaker_open_or_closed_until_it_goes_by_itself_again(
+def test_an_operator_can_force_a_breaker_open_or_closed_and_release_it(
     world: World, any_server: Server
 ) -> None:
     pool = Through(world)
@@ -259,7 +259,7 @@ def test_names_that_callers_choose_have_no_breaker(world: World) -> None:
     pool.audit()
 
 
-def test_what_tells_nothing_any_more_is_forgotten(world: World) -> None:
+def test_old_outcomes_are_forgotten(world: World) -> None:
     pool = Through(world)
     pool.fail()
     assert world.call("HGET", world.keys("model", model="m"), "upstream_state") == b"1"
@@ -295,9 +295,7 @@ def test_replicas_are_notified_when_a_breaker_opens_and_closes(world: World, any
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_who_waits_for_a_task_that_failed_is_told_when_its_upstream_is_given_up(
-    world: World, waits: bool
-) -> None:
+def test_a_sync_task_ends_when_the_breaker_of_its_upstream_opens(world: World, waits: bool) -> None:
     pool = Through(world)
     grant = pool.run("t", waiting=waits)
     pool.open()
@@ -308,7 +306,7 @@ def test_who_waits_for_a_task_that_failed_is_told_when_its_upstream_is_given_up(
     pool.audit()
 
 
-def test_a_caller_who_waits_gets_an_error_when_probes_have_failed_too(world: World) -> None:
+def test_sync_tasks_end_when_the_probes_have_failed_too(world: World) -> None:
     pool = Through(world)
     pool.offers("b")
     pool.open(user="u")
@@ -353,7 +351,7 @@ def test_answers_that_cannot_be_read_count_where_they_had_to_match_nothing(world
     pool.audit()
 
 
-def test_a_probe_tells_that_its_upstream_works_by_its_first_output(world: World) -> None:
+def test_the_first_output_of_a_probe_counts_as_success(world: World) -> None:
     pool = Through(world)
     pool.open()
     world.advance(OPEN_MS)

@@ -72,7 +72,7 @@ def test_a_cap_raised_or_removed_brings_parked_users_back(world: World, cap: int
     audit(world, "abcd")
 
 
-def test_many_users_at_their_cap_stop_nobody_else(world: World) -> None:
+def test_many_users_at_their_cap_do_not_stop_others(world: World) -> None:
     """More than are parked in one look: the next finds the rest."""
     pool = Pool(world)
     pool.configure(max_length=5000)

@@ -39,7 +39,7 @@ def test_a_submit_that_is_repeated_is_one_use(world: World) -> None:
     assert refused(pool.submit("other", uses="1 60000 site/a")) == ("used_up", 1)
 
 
-def test_a_refusal_of_any_kind_is_no_use(world: World) -> None:
+def test_a_rejection_counts_as_no_use(world: World) -> None:
     pool = Pool(world)
     uses = {"uses": "1 60000 site/a"}
     pool.configure(max_length=1)
@@ -56,7 +56,7 @@ def test_a_refusal_of_any_kind_is_no_use(world: World) -> None:
     audit(world, ["first", "second", "t"])
 
 
-def test_a_use_that_is_refused_takes_nothing_of_a_limit(world: World) -> None:
+def test_a_rejected_use_takes_nothing_of_a_limit(world: World) -> None:
     pool, limits = Pool(world), pack({"requests_per_day": 2})
     ask = {"user": "k/a", "key_limits": limits}
     assert isinstance(pool.submit("t", uses="1 60000 k/a", **ask), Submitted)  # type: ignore[arg-type]

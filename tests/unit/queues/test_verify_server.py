@@ -29,12 +29,12 @@ def test_server_that_tells_nothing_about_its_memory_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("version", ["6.2.14", "5.0.0", "6.9.9", "", "unknown"])
-def test_old_servers_are_refused(version: str) -> None:
+def test_old_servers_are_rejected(version: str) -> None:
     assert "use Redis 7.0 or Valkey 7.2" in str(verify_server({**FULL, "redis_version": version}))
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])
-def test_servers_that_may_evict_are_refused_with_the_command_to_run(policy: str) -> None:
+def test_servers_that_may_evict_are_rejected_with_the_command_to_run(policy: str) -> None:
     for refusal in (
         verify_server({**FULL, "maxmemory_policy": policy}),
         verify_server(FULL, policy),

@@ -35,7 +35,7 @@ def test_an_older_configuration_never_replaces_a_newer_one(world: World) -> None
     assert standing.in_force.replica == "new"
 
 
-def test_a_rollout_that_is_taken_back_is_back_when_its_replicas_are_gone(world: World) -> None:
+def test_a_rollout_is_rolled_back_when_its_replicas_are_gone(world: World) -> None:
     old = Pool(world, "old", set_up=False)
     bring(world, "old", (1000, 5000), 1.0)
     bring(world, "new", (2000, 4000), 9.0)
@@ -73,7 +73,7 @@ def test_of_files_of_one_time_the_one_read_later_counts(world: World, read: int)
     assert bring(world, "b", (1000, read), 9.0).outcome == ("older" if read == 4000 else "set")
 
 
-def test_what_says_the_same_does_nothing_but_is_as_new_as_its_newest_file(world: World) -> None:
+def test_an_equal_configuration_changes_nothing_but_its_age(world: World) -> None:
     bring(world, "a", (1000, 1000), 9.0)
     world.call("HSET", world.keys("queue", queue="free"), "weight", "5")  # seen if it were set again
     assert bring(world, "b", (3000, 3000), 9.0).outcome == "same"
@@ -83,7 +83,7 @@ def test_what_says_the_same_does_nothing_but_is_as_new_as_its_newest_file(world:
     assert bring(world, "e", (4000, 2000), 1.0).outcome == "set"
 
 
-def test_a_store_that_lost_its_data_is_configured_anew(world: World) -> None:
+def test_a_store_that_lost_its_data_is_configured_again(world: World) -> None:
     bring(world, "a", (1000, 1000), 9.0)
     world.empty()
     assert bring(world, "a", (1000, 1000), 9.0).outcome == "set"

@@ -18,7 +18,7 @@ def ids(answer: object) -> list[str]:
     return [grant.task_id for grant in answer.grants]
 
 
-def test_a_task_that_can_start_at_once_is_granted_by_its_own_submit(world: World) -> None:
+def test_a_task_that_can_start_immediately_is_granted_by_its_own_submit(world: World) -> None:
     pool = Pool(world)
     answer = pool.submit("a", want=1, metadata=b'{"x":1}', key="acme", stream=True, waiting=True)
     assert isinstance(answer, Submitted)
@@ -48,7 +48,9 @@ def test_a_repeated_submit_gives_the_same_grants_while_they_hold(world: World) -
 
 
 @pytest.mark.parametrize(("offered", "others"), [((), False), (("other",), True)])
-def test_a_model_that_nobody_offers_is_refused(world: World, offered: tuple[str, ...], others: bool) -> None:
+def test_a_task_for_a_model_without_workers_is_rejected(
+    world: World, offered: tuple[str, ...], others: bool
+) -> None:
     pool = Pool(world, set_up=False)
     pool.configure()
     if offered:
@@ -72,7 +74,7 @@ def test_a_queue_is_full_over_all_models_and_counts_waiting_tasks_only(world: Wo
     audit(world, ["running", "a", "b", "d", "e"])
 
 
-def test_a_submit_that_comes_after_its_cancel_is_refused(world: World) -> None:
+def test_a_submit_after_its_cancel_is_rejected(world: World) -> None:
     pool = Pool(world)
     assert pool.cancel("a", tombstone_ms=60_000).outcome == "unknown"
     assert pool.cancel("a", tombstone_ms=60_000).outcome == "unknown"
@@ -121,7 +123,7 @@ def test_a_worker_of_several_models_serves_the_least_recently_served_first(world
 
 
 @pytest.mark.parametrize("limit", ["timeout_ms", "wait_ms"])
-def test_a_task_whose_time_is_over_is_not_granted_any_more(world: World, limit: str) -> None:
+def test_an_expired_task_is_not_granted(world: World, limit: str) -> None:
     pool = Pool(world)
     pool.sweep()
     limits: dict[str, Any] = {limit: 1000}
@@ -135,7 +137,7 @@ def test_a_task_whose_time_is_over_is_not_granted_any_more(world: World, limit: 
     audit(world, ["late", "good"])
 
 
-def test_a_task_whose_record_was_destroyed_does_not_block_its_lane(world: World) -> None:
+def test_a_task_without_a_record_does_not_block_its_lane(world: World) -> None:
     pool = Pool(world)
     pool.submit("destroyed")
     pool.submit("good")
@@ -223,7 +225,7 @@ def test_whatever_frees_a_slot_wakes_an_idle_replica(
     assert b"wake\nm" in hears.drain()
 
 
-def test_the_sweep_repeats_wake_ups_to_everybody_once_a_second(
+def test_the_sweep_repeats_wake_ups_to_all_replicas_once_a_second(
     world: World, ears: Callable[[Pool], Subscription]
 ) -> None:
     here, other, wild = Pool(world), Pool(world, "r2", set_up=False), Pool(world, "r3", set_up=False)

@@ -60,7 +60,7 @@ def test_windows_are_read() -> None:
         ("1/1s, 2/2s, 3/3s, 4/4s", "at most 3 windows"),
     ],
 )
-def test_what_is_no_window_is_refused_with_what_to_write(text: str, wrong: str) -> None:
+def test_an_invalid_window_is_rejected_with_the_valid_form(text: str, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         read_windows(text)
 
@@ -68,7 +68,9 @@ def test_what_is_no_window_is_refused_with_what_to_write(text: str, wrong: str) 
 # ---- what they hold ----------
 
 
-def test_as_many_start_at_once_as_a_window_holds_and_no_more_until_they_have_left(world: World) -> None:
+def test_as_many_requests_start_together_as_a_window_holds_and_no_more_until_they_have_left(
+    world: World,
+) -> None:
     pool = Pool(world)
     pool.set_model(windows="3/1s")
     fill(pool, 9)
@@ -86,7 +88,7 @@ def test_as_many_start_at_once_as_a_window_holds_and_no_more_until_they_have_lef
     audit(world, [f"t{n:04d}" for n in range(9)])
 
 
-def test_whoever_says_that_a_request_has_left_is_told_when_the_next_may_start(world: World) -> None:
+def test_reporting_a_sent_request_returns_when_the_next_one_may_start(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="2/1s")
     pool.submit("a")
@@ -100,7 +102,7 @@ def test_whoever_says_that_a_request_has_left_is_told_when_the_next_may_start(wo
     assert pool.sent() == ()
 
 
-def test_an_attempt_that_says_nothing_counts_until_it_has_ended(world: World) -> None:
+def test_an_attempt_without_a_report_counts_until_it_has_ended(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="1/2s")
     grant = pool.run("a")
@@ -129,9 +131,7 @@ def test_each_of_three_windows_holds(world: World) -> None:
     assert pool.ask().retry_at == (("m", 60_000 - 10_000),)
 
 
-def test_who_asks_at_the_instant_told_gets_as_many_as_there_are_and_a_millisecond_before_nobody(
-    world: World,
-) -> None:
+def test_a_take_at_the_returned_instant_gets_all_and_a_millisecond_earlier_nothing(world: World) -> None:
     pool, chance = Pool(world), random.Random(1)
     pool.set_model(windows="20/1s")
     fill(pool, 300)
@@ -185,7 +185,7 @@ def test_windows_that_are_set_while_tasks_run_count_these(world: World) -> None:
     audit(world, [f"t{n:04d}" for n in range(6)])
 
 
-def test_a_smaller_window_lets_nobody_start_until_all_but_so_many_have_left(world: World) -> None:
+def test_a_smaller_window_starts_nothing_until_enough_requests_have_left(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="5/1s")
     fill(pool, 9)
@@ -237,7 +237,7 @@ def test_a_place_in_line_tells_when_the_windows_have_room(world: World) -> None:
     assert 59_000 <= pool.place("t0015").wait_ms < 61_500
 
 
-def test_a_task_goes_on_to_another_model_whose_window_is_full_for_longer_than_it_waits(world: World) -> None:
+def test_a_task_falls_back_when_the_window_is_full_for_longer_than_it_waits(world: World) -> None:
     pool = Pool(world)
     pool.offer("m", "other")
     pool.set_model(windows="1/1m")
@@ -251,7 +251,7 @@ def test_a_task_goes_on_to_another_model_whose_window_is_full_for_longer_than_it
     assert kept.model == "m"
 
 
-def test_whose_time_is_over_before_the_windows_have_room_is_refused(world: World) -> None:
+def test_a_task_that_would_expire_before_the_windows_have_room_is_rejected(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="2/10s")
     pool.sent(*[pool.run(task) for task in ("a", "b")])
