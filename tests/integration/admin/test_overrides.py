@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from tests.integration.native.keys import key, secret
 from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
 from tests.support.talk import Talk
@@ -178,20 +177,6 @@ async def test_conflicts_and_unknown_overrides(gateway: Start) -> None:
         for said in ({"status": "promoted"}, {"status": "rolled_back"}, {"percent": 5}):
             answer = await talk.http.patch(f"{OVERRIDES}/o0", json=said)
             assert (answer.status_code, answer.json()["code"]) == (404, "OVERRIDE_NOT_FOUND")
-
-
-async def test_a_viewer_reads_overrides_and_changes_none(gateway: Start) -> None:
-    keys = [key("ops", scopes=["admin"]), key("eye", scopes=["viewer"]), key("app")]
-    async with gateway(keys=keys, **ROUTES) as talk:
-        talk.http.headers["Authorization"] = f"Bearer {secret('ops')}"
-        override = await create(talk, TRIAL)
-        assert override["createdBy"] == "ops"
-        path = f"{OVERRIDES}/{override['id']}"
-        for name, looks in (("eye", 200), ("app", 403)):
-            async with talk.client(secret(name)) as other:
-                assert (await other.get(OVERRIDES)).status_code == looks
-                assert (await other.post(OVERRIDES, json=TRIAL)).status_code == 403
-                assert (await other.patch(path, json={"percent": 3})).status_code == 403
 
 
 @pytest.mark.slow

@@ -113,19 +113,6 @@ async def test_a_change_that_makes_no_sense_changes_nothing(
         assert (await change(talk, "queue", "paid_stream"))["overrides"] == {}
 
 
-async def test_only_patch_with_a_json_body_changes_something(here: Talk) -> None:
-    path = "/api/admin/queues/paid_stream"
-    for method in ("POST", "PUT", "GET", "DELETE"):
-        answer = await here.http.request(method, path)
-        assert (answer.status_code, answer.headers["allow"]) == (405, "PATCH")
-    answer = await here.http.patch(path, content=b'{"weight": 1}', headers={"Content-Type": "text/plain"})
-    assert answer.status_code == 403  # an open gateway: a page might have sent it
-    answer = await here.http.patch(path, content=b"{" + b" " * 20_000 + b"}", headers=JSON)
-    assert answer.status_code == 413
-    answer = await here.http.patch(path, content=b'{"weight": NaN}', headers=JSON)
-    assert answer.status_code == 400
-
-
 JSON = {"Content-Type": "application/json"}
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import openai
 import pytest
 from tests.support.servers import Server
-from tests.support.serving import http_client, until
+from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 from .operating import change, retry_s
@@ -56,21 +55,6 @@ async def test_a_user_with_too_many_waiting_tasks_is_told_so_and_others_are_take
         async with talk.client(**{"X-Fairlane-User": "other"}) as other:
             answer = await other.post("/api/openai", json={"model": "m", "async": True})
             assert answer.status_code == 202
-
-
-async def test_openai_python_raises_its_rate_limit_error(gateway: Start) -> None:
-    async with gateway(models={"m": {"max_waiting_per_user": 1}}) as talk, talk.worker2(["m"]) as worker:
-        await talk.submit(model="m")
-        await worker.take()
-        await talk.submit(model="m")
-        async with openai.AsyncOpenAI(
-            base_url=f"{talk.served.url}/v1", api_key="none", max_retries=0, http_client=http_client()
-        ) as client:
-            for stream in (False, True):
-                with pytest.raises(openai.RateLimitError) as caught:
-                    await client.chat.completions.create(**CHAT, stream=stream)  # type: ignore[call-overload]
-                assert (caught.value.code, caught.value.type) == ("USER_QUEUE_FULL", "rate_limit_error")
-                assert int(caught.value.response.headers["retry-after"]) >= 1
 
 
 @asynccontextmanager

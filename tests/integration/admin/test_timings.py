@@ -39,18 +39,6 @@ async def test_a_sync_answer_tells_how_long_its_task_waited_and_ran(shared_gatew
         await talk.reaches(blocking, "completed")
 
 
-@pytest.mark.parametrize("path", ["/api/openai", "/v1/chat/completions"])
-async def test_so_does_the_answer_of_a_task_that_failed(shared_gateway: Start, path: str) -> None:
-    async with shared_gateway() as talk, talk.worker2(["m"]) as worker:
-        call = talk.later(talk.http.post(path, json=CHAT))
-        task = await worker.take()
-        info = {"code": "CONTEXT_LENGTH", "retryable": False}
-        await worker.answer(task, None, error="long", errorInfo=info)
-        answer = await call
-        assert answer.status_code == (500 if path == "/api/openai" else 400)
-        assert min(took(answer.headers)) >= 0
-
-
 async def test_a_task_that_never_ran_waited_all_its_time(gateway: Start) -> None:
     async with gateway(queues={"free_stream": {"max_wait_ms": 300}}) as talk, talk.worker2(["m"]) as worker:
         await talk.submit(model="m")
@@ -60,13 +48,6 @@ async def test_a_task_that_never_ran_waited_all_its_time(gateway: Start) -> None
         waited, ran = took(answer.headers)
         assert waited >= 300
         assert ran == 0
-
-
-async def test_a_refused_call_has_no_timings(gateway: Start) -> None:
-    async with gateway() as talk:
-        answer = await talk.sync(model="m")
-        assert answer.status_code == 503
-        assert not [name for name in answer.headers if name.startswith("x-fairlane-")]
 
 
 async def test_the_bounds_of_the_wait_are_told_in_every_reading(gateway: Start) -> None:

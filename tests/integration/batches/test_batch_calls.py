@@ -24,19 +24,19 @@ async def staged(redis_url: str, tmp_path: Path) -> AsyncIterator[tuple[Caller, 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES])
 async def test_each_line_is_answered_once(staged: tuple[Caller, Crew], endpoint: str) -> None:
     caller, crew = staged
-    lines = [line(number, endpoint) for number in range(250)]
+    lines = [line(number, endpoint) for number in range(60)]
     made = await caller.batch(lines, endpoint, metadata={"job": "a"})
     assert made["status"] == "validating"
     assert made["metadata"] == {"job": "a"}
     ended = await caller.reaches(made["id"])
     assert ended["status"] == "completed"
-    assert ended["request_counts"] == {"total": 250, "completed": 250, "failed": 0}
+    assert ended["request_counts"] == {"total": 60, "completed": 60, "failed": 0}
     assert ended["error_file_id"] is None
     records = await caller.records(ended["output_file_id"])
     assert [record["custom_id"] for record in records] == [one["custom_id"] for one in lines]
     assert {record["response"]["status_code"] for record in records} == {200}
     assert set(crew.runs.values()) == {1}
-    assert len(crew.runs) == 250
+    assert len(crew.runs) == 60
     body = records[7]["response"]["body"]
     if endpoint == CHAT:
         assert body["choices"][0]["message"]["content"] == "SAY 7"

@@ -1,7 +1,6 @@
 """Batches in trouble: replies of Redis are lost, lines do not end, files are taken away, a gateway stops in order."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -28,17 +27,6 @@ async def test_replies_of_the_store_are_lost_and_no_line_runs_twice(
             assert [record["custom_id"] for record in records] == [f"id-{n}" for n in range(60)]
             assert set(crew.runs.values()) == {1}
         assert proxy.dropped > 2
-
-
-async def test_a_line_without_an_end_is_refused_with_its_number(redis_url: str, tmp_path: Path) -> None:
-    async with stage(redis_url, tmp_path, max_body_bytes=65_536) as (caller, crew):
-        for rest in (b"x" * (40 << 20), json.dumps(line(2, pad="y" * 80_000)).encode()):
-            made = await caller.create(await caller.upload(file_of([line(1)]) + rest))
-            ended = await caller.reaches(made["id"])
-            assert ended["status"] == "failed"
-            [error] = ended["errors"]["data"]
-            assert (error["code"], error["line"]) == ("line_too_long", 2)
-        assert not crew.runs
 
 
 async def test_a_file_that_is_taken_away_ends_its_batch(redis_url: str, tmp_path: Path) -> None:

@@ -130,25 +130,6 @@ async def test_refusals_are_counted_by_reason_and_invented_models_are_not_told_a
     assert seen.value(requests, method="other", status="405") == 1
 
 
-async def test_a_failure_that_is_tried_again_is_counted_as_a_return(here: Talk) -> None:
-    async with here.worker2(["m"]) as worker:
-        task_id = await submit(here)
-        task = await worker.take()
-        await fail(worker, task, "UPSTREAM_ERROR", retryable=True)
-        task = await worker.take()
-        await fail(worker, task, "MODEL_TOO_BUSY", retryable=True, retryAfterMs=200)
-        task = await worker.take()
-        await fail(worker, task, "CONTEXT_LENGTH", retryable=False)
-        await here.reaches(task_id, "failed")
-        seen = await scrape(here.http)
-    lane = {"queue": "free_batch", "model": "m"}
-    assert seen.value("fairlane_tasks_returned_total", **lane, cause="failed") == 1
-    assert seen.value("fairlane_tasks_returned_total", **lane, cause="declined") == 1
-    assert seen.value("fairlane_model_cooldowns_total", model="m") == 1
-    assert seen.value("fairlane_tasks_ended_total", **lane, status="failed", code="CONTEXT_LENGTH") == 1
-    assert seen.value("fairlane_task_queue_seconds_count", **lane) == 1, "a task waits once"
-
-
 async def test_nobody_without_an_admin_key_reads_metrics(gateway: Start) -> None:
     from hashlib import sha256
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.servers import free_port
 from tests.support.serving import until
 from tests.support.talk import Talk
 
@@ -160,19 +159,6 @@ async def test_a_caller_who_does_not_sample_is_obeyed(gateway: Start, traces: He
             await calling
         await until(lambda: len(traces.spans) == 3, "the spans of the second task")
         assert len(traces.named("chat m")) == 1
-
-
-async def test_a_collector_that_is_away_costs_no_task(
-    gateway: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        gateway(otlp_endpoint=f"http://127.0.0.1:{free_port()}") as talk,
-        talk.worker2(["m"]) as worker,
-    ):
-        for _ in range(3):
-            calling = talk.later(talk.http.post("/api/openai", json={"model": "m"}))
-            await worker.answer(await worker.take(), {"ok": True})
-            assert (await calling).json() == {"ok": True}
 
 
 # ---- without traces ----------

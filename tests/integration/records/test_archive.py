@@ -1,6 +1,5 @@
 """How async tasks ended is polled from SQL when Redis has forgotten it, with the same body; whatever dies or is away."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,9 @@ from typing import Any
 import httpx2
 import pytest
 from sqlalchemy import func, select
-from tests.integration.metrics.scraping import scrape_when
 from tests.integration.native.keys import key, secret
 from tests.support.databases import running_postgres
 from tests.support.records import KEYS, NOON, everything
-from tests.support.servers import any_binary, free_port, running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
@@ -23,7 +20,6 @@ from fairlane.gateway.records.archive import Archive, purge, write
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.responses.log_archive import LogArchive
 from fairlane.gateway.responses.store import ResponseStore
-from fairlane.gateway.settings import load_settings
 from fairlane.queues.errors import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -188,40 +184,6 @@ async def test_killed_between_writing_and_forgetting_it_is_there_once(
         assert await talk.poll(task_id) == before
 
 
-async def test_metrics_tell_how_many_wait_for_it(talk: Talk) -> None:
-    await archive_of(talk).close()
-    async with talk.worker2(["m"]) as worker:
-        for _ in range(2):
-            await talk.submit(model="m")
-            await worker.answer(await worker.take(), result={})
-    async with talk.client(secret("ops")) as ops:
-        await scrape_when(ops, 2, "fairlane_archive_entries")
-
-
-async def test_what_waits_for_the_archive_outlives_redis_and_gateway(
-    tmp_path: Path, database_url: str
-) -> None:
-    settings = {"database_url": database_url, "archive": "results", "task_result_ttl_ms": 1000}
-    journal = ("--appendonly", "yes", "--appendfsync", "always")
-    with running_server(any_binary(), *journal, port=free_port()) as server:
-        async with talking(server.url, tmp_path, **settings) as talk, talk.worker2(["m"]) as worker:
-            await archive_of(talk).close()
-            task_id = await talk.submit(model="m")
-            await worker.answer(await worker.take(), result={"content": "x"})
-            before = await talk.reaches(task_id, "completed")
-        server.stop()
-        server.start()
-        async with talking(server.url, tmp_path, **settings) as talk:
-            await forgotten(talk, task_id)
-            assert await talk.poll(task_id) == before
-            gone = await get(talk.http, task_id)
-            await talk.served.gateway.reconfigure(
-                talk.served.gateway.current.settings.model_copy(update={"archive": "off"})
-            )
-            gone = await get(talk.http, task_id)
-            assert gone.status_code == 404
-
-
 async def test_while_the_database_is_away_a_poll_is_503_and_nothing_is_lost(
     redis_url: str, tmp_path: Path
 ) -> None:
@@ -244,16 +206,6 @@ async def test_while_the_database_is_away_a_poll_is_503_and_nothing_is_lost(
             await forgotten(talk, second)
             assert (await talk.poll(first))["result"] == {"content": "x"}
             assert (await talk.poll(second))["result"] == {"content": "y"}
-
-
-async def test_a_large_result_is_archived_and_told_whole(talk: Talk) -> None:
-    async with talk.worker2(["m"]) as worker:
-        task_id = await talk.submit(model="m")
-        await worker.answer(await worker.take(), result={"content": "é" * 1_500_000})
-        before = await talk.reaches(task_id, "completed")
-        await forgotten(talk, task_id)
-        answers = await asyncio.gather(*(get(talk.http, task_id) for _ in range(6)))
-        assert all(answer.json() == before for answer in answers)
 
 
 async def test_without_the_archive_no_prompt_or_answer_comes_into_sql(
@@ -317,10 +269,3 @@ async def test_a_later_end_counts_and_the_archive_is_purged_by_time(database: Da
             parts += 1
         assert parts > 1
     assert await number(database) == 11
-
-
-async def test_off_is_said_without_quotes_too(tmp_path: Path) -> None:
-    file = tmp_path / "fairlane.yaml"
-    for text, wanted in (("off", "off"), ("results", "results")):
-        file.write_text(f"archive: {text}\n")
-        assert load_settings(file, {}, {})[0].archive == wanted

@@ -8,9 +8,7 @@ import msgspec
 import pytest
 from sqlalchemy import func, select
 from tests.integration.native.keys import key, secret
-from tests.support.databases import running_postgres
 from tests.support.records import KEYS, NOON, carry_all, carrying
-from tests.support.servers import any_binary, free_port, running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
@@ -103,19 +101,6 @@ async def test_an_act_is_written_once_though_who_wrote_it_is_killed(
         assert await operator.newest_audit_id() == changed["id"]
 
 
-async def test_acts_wait_in_a_journal_while_redis_is_restarted(tmp_path: Path, database_url: str) -> None:
-    with running_server(
-        any_binary(), "--appendonly", "yes", "--appendfsync", "always", port=free_port()
-    ) as server:
-        async with carrying(server.url, database_url) as (_, _, link):
-            await scheduler(link).record_action(OPS, "drain", "worker w", {}, {})
-        server.stop()
-        server.start()
-        async with carrying(server.url, database_url) as (outbox, database, _):
-            await carry_all(outbox)
-            assert [row["target"] for row in await acts(database)] == ["worker w"]
-
-
 async def test_the_record_is_found_by_who_what_where_and_when(
     redis_url: str, tmp_path: Path, database_url: str
 ) -> None:
@@ -156,24 +141,6 @@ async def test_the_record_is_found_by_who_what_where_and_when(
                 assert (await eyes.get(f"/api/admin/{page}")).status_code == 200
 
 
-async def test_while_the_database_is_away_acts_wait_and_reading_them_is_503(
-    redis_url: str, tmp_path: Path
-) -> None:
-    with running_postgres() as server:
-        async with talking(redis_url, tmp_path, database_url=server.new("audit")) as talk:
-            server.stop()
-            assert (await talk.http.patch("/api/admin/models/m", json={"concurrency": 3})).status_code == 200
-            answer = await talk.http.get("/api/admin/audit")
-            assert (answer.status_code, answer.json()["code"]) == (503, "DATABASE_UNAVAILABLE")
-            server.start()
-
-            async def there() -> bool:
-                answer = await talk.http.get("/api/admin/audit")
-                return answer.status_code == 200 and len(answer.json()["entries"]) == 1
-
-            await until(there, "the act to arrive", 30)
-
-
 # ---- refusals ----------
 
 
@@ -206,29 +173,6 @@ async def test_refusals_are_counted_by_minute_key_and_code_each_once(
         assert await counted(database) == minute | {(NOON + MINUTE_MS, "", "TOO_MANY_CALLS"): 1}
         assert set(await counted(database, key="acme", code="QUEUE_FULL")) == {(NOON, "acme", "QUEUE_FULL")}
         assert set(await counted(database, since=NOON + 1)) == {(NOON + MINUTE_MS, "", "TOO_MANY_CALLS")}
-
-
-async def test_an_entry_that_is_brought_twice_counts_once(
-    redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Redis took it, and the reply was lost."""
-    async with carrying(redis_url, database_url) as (outbox, database, link):
-        refused = Refusals(link, KEYS, "r1", lambda: NOON)
-        refused.count("acme", "RATE_LIMITED")
-        real = link.command
-
-        async def lost(*args: Any) -> Any:
-            await real(*args)
-            raise StoreUnavailable("the reply is lost", sent=True)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(link, "command", lost)
-            with pytest.raises(StoreUnavailable):
-                await refused.bring(NOON + MINUTE_MS)
-        await refused.bring(NOON + MINUTE_MS)
-        assert await link.command("XLEN", KEYS("outbox")) == 2
-        await carry_all(outbox)
-        assert await counted(database) == {(NOON, "acme", "RATE_LIMITED"): 1}
 
 
 async def test_invented_keys_and_a_store_that_stays_away_take_bounded_memory(
