@@ -18,7 +18,7 @@ from fairlane.gateway.accounts.key_rows import StoredKey, StoredSecret, read_key
 from fairlane.gateway.accounts.no_auth import KeyPresence
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import facts, keys, secrets
-from fairlane.gateway.database.versions import look_at, version_in
+from fairlane.gateway.database.versions import read_version, version_in
 from fairlane.queues.clock import now_ms
 
 VERSION = "keys_version"
@@ -37,7 +37,7 @@ class KeyStore:
 
     async def version(self) -> int:
         """Return the version of all keys, which every change increments."""
-        return int(await look_at(self._database, VERSION))
+        return int(await read_version(self._database, VERSION))
 
     async def changed_since(self, version: int) -> tuple[int, list[StoredKey]]:
         """Return the version now, and the keys that changed since another one (-1: all). A concurrent change can be among them,

@@ -1,13 +1,13 @@
-"""Where the database is, from the setting `database_url`. Pure."""
+"""The address of the database, from the setting `database_url`. Pure."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 FILE = "fairlane.db"
-"""In the data directory, where no `database_url` is set."""
+"""In the data directory, without `database_url`."""
 PARAMETERS = ("host", "sslmode", "application_name")
-"""What a URL of PostgreSQL may say behind its `?`."""
+"""Query parameters of a PostgreSQL URL."""
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _POSTGRES = ("postgresql", "postgres", "postgresql+asyncpg")
 _SQLITE = ("sqlite", "sqlite+aiosqlite")
@@ -44,7 +44,7 @@ Address = File | Server
 
 
 def parse_address(database_url: str | None, data_dir: Path) -> Address:
-    """The database of these settings. Raises ValueError with a sentence, which never holds the URL: it may have a password."""
+    """Return the address in these settings. Raises ValueError with a sentence, without the URL: it may have a password."""
     if database_url is None:
         return File((data_dir / FILE).absolute())
     try:

@@ -28,11 +28,11 @@ CONNECT_S = 5.0
 POOL_S = 5.0
 """How long a transaction waits for a connection."""
 DEADLINE_S = 15.0
-"""Of one transaction."""
+"""The deadline of a transaction."""
 CONNECTIONS = 4
-"""Of a process at most: no task waits for SQL. PostgreSQL must allow as many, and REPORTS, for each process of each replica."""
+"""Of one process. PostgreSQL must allow CONNECTIONS + REPORTS for each process of each replica."""
 REPORTS = 2
-"""Connections for what may take long: what keys and records need is not among them, and never waits for a report."""
+"""Separate connections for long queries, so that keys and records never wait for a report."""
 REPORT_S = 5.0
 """The deadline of a report."""
 UPGRADE_S = 600.0
@@ -42,20 +42,20 @@ LOG_S = 60.0
 
 _WRITES = "fairlane_writes"
 _LOOK_AFTER = 100_000
-"""Steps of SQLite's machine, about a millisecond, between two looks at the clock."""
+"""Steps of SQLite's virtual machine, about a millisecond, between two checks of the deadline."""
 _DATA = ("22", "23", "42")
-"""Classes of PostgreSQL's codes (SQLSTATE) that speak of a statement and its values, but for NOT_ALLOWED."""
+"""Classes of PostgreSQL's codes (SQLSTATE) that concern a statement and its values, except NOT_ALLOWED."""
 _NOT_ALLOWED = "42501"
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Since when the database has not done what it was asked for, ms, and what it answered first; to a write, if one failed."""
+    """An outage: its begin, ms since 1970, and the first error, of a write if one failed."""
 
     since_ms: int
     why: str
     writes: bool
-    """It was to write something: that it can be read says nothing."""
+    """A write failed: a successful read does not end the outage."""
 
 
 class Database:
@@ -78,7 +78,7 @@ class Database:
         """Identifies the database, once it has started."""
 
     async def start(self) -> None:
-        """Bring the schema to this program's; a file is made where there is none. Raises DatabaseError with a sentence."""
+        """Upgrade the schema to HEAD; create the file if there is none. Raises DatabaseError with a sentence."""
         if isinstance(self.address, File):
             await asyncio.to_thread(_make_file, self.address)
         async with self.reading() as connection:
@@ -90,7 +90,7 @@ class Database:
             self.identifier = await connection.run_sync(schema.identifier)
 
     async def revision(self) -> str | None:
-        """The schema's revision; see `schema.revision`. None: there is no database yet, or nothing in it."""
+        """Return the schema's revision; None: there is no database yet, or it is empty."""
         if isinstance(self.address, File) and not self.address.path.exists():
             return None
         async with self.reading() as connection:
@@ -116,7 +116,7 @@ class Database:
         end = time.monotonic() + deadline_s
         try:
             async with self._transaction(self._reports, deadline_s) as connection:
-                if self.dialect == "sqlite":  # (asyncpg ends a statement that nobody waits for)
+                if self.dialect == "sqlite":  # (asyncpg cancels an abandoned statement itself)
                     file = (await connection.get_raw_connection()).driver_connection
                     assert file is not None
                     await file.set_progress_handler(lambda: time.monotonic() >= end, _LOOK_AFTER)
@@ -251,8 +251,8 @@ def _begin(connection: Connection) -> None:
 
 
 def _is_of_data(error: exc.DBAPIError) -> bool:
-    """Whether a statement or its values are to blame; else it is the database, for whatever reason: it is away, its disk is full,
-    its file is damaged, a fail-over has made it read-only, it does not know us."""
+    """Return whether a statement or its values caused an error; else it is the database: it is unavailable, its disk is full, its
+    file is damaged, a fail-over has made it read-only, or it rejects our credentials."""
     state = getattr(error.orig, "sqlstate", None)
     if state is not None:
         return state[:2] in _DATA and state != _NOT_ALLOWED
@@ -262,6 +262,6 @@ def _is_of_data(error: exc.DBAPIError) -> bool:
 
 
 def _why(error: BaseException) -> str:
-    """The driver's own words, in one line and without the statement."""
+    """Return the driver's message, in one line and without the statement."""
     origin = getattr(error, "orig", None) or error
     return " ".join(str(origin).split()) or type(origin).__name__

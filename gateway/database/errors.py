@@ -1,17 +1,17 @@
-"""What can go wrong with the SQL database."""
+"""Errors of the SQL database."""
 
 
 class DatabaseError(Exception):
-    """Something with the database; the sentence is for the operator."""
+    """Any of them; the sentence is for the operator."""
 
 
 class DatabaseUnavailable(DatabaseError):
-    """It does not answer, or not in time: whether what was asked for is done is not known."""
+    """It does not answer, or not in time: it is unknown whether a write was made."""
 
 
 class DatabaseSlow(DatabaseUnavailable):
-    """What was asked for takes longer than it may; it is stopped, and others are answered."""
+    """A query took too long, and was stopped."""
 
 
 class DatabaseRefused(DatabaseError):
-    """It answers, and cannot be used as it is: the gateway does not start."""
+    """It answers, but cannot be used: the gateway does not start."""

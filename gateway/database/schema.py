@@ -1,4 +1,4 @@
-"""The schema of a database: which revision it has, and how it becomes this program's."""
+"""The schema of a database: its revision, and its upgrade."""
 
 from sqlalchemy import inspect, select, text
 from sqlalchemy.engine import Connection
@@ -7,11 +7,11 @@ from fairlane.gateway.database.errors import DatabaseRefused
 from fairlane.gateway.database.tables import HEAD, facts
 
 LOCK = 0x666169726C616E65
-"""PostgreSQL's lock of those who change the schema (`fairlane` in ASCII)."""
+"""PostgreSQL's lock for changes of the schema (`fairlane` in ASCII)."""
 
 
 def revision(connection: Connection) -> str | None:
-    """The revision, None: empty. Raises DatabaseRefused where this program does not know it."""
+    """Return the revision, None: the database is empty. Raises DatabaseRefused for an unknown one."""
     found = None
     if inspect(connection).has_table("alembic_version"):
         found = connection.scalar(text("SELECT version_num FROM alembic_version"))
@@ -28,21 +28,18 @@ def revision(connection: Connection) -> str | None:
 
 
 def upgrade(connection: Connection) -> None:
-    """Bring an older or empty schema to HEAD, in the open transaction: done whole or not at all. Raises DatabaseRefused.
-
-    Whoever comes at the same time waits.
-    """
+    """Upgrade an older or empty schema to HEAD, in the open transaction. Other processes wait. Raises DatabaseRefused."""
     if connection.dialect.name == "postgresql":  # SQLite's transaction has the lock since it began
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
     if revision(connection) == HEAD:
-        return  # somebody else was first
+        return  # another process was first
     from fairlane.gateway.database.migrations import run  # noqa: PLC0415 - see there
 
     run.upgrade(connection, HEAD)
 
 
 def identifier(connection: Connection) -> str:
-    """What names a database that has a schema, for as long as it exists."""
+    """Return the identifier of a database, which never changes."""
     found = connection.scalar(select(facts.c.value).where(facts.c.name == "identifier"))
     assert found is not None  # the first migration writes it
     return str(found)

@@ -12,10 +12,10 @@ BUSY_S = 5.0
 
 
 def make_file(path: Path) -> None:
-    """One that its owner alone may open, as SQLite's own files beside it are then. Raises OSError, sqlite3.Error.
+    """Create a file that only its owner can open, in WAL mode: readers and the writer do not wait for each other. Raises OSError,
+    sqlite3.Error.
 
-    It is in WAL mode from here on, so readers and the writer do not wait for each other. To switch a file over, SQLite needs it
-    for itself and does not wait for that: processes that start together must try again.
+    SQLite needs exclusive access to switch the mode and does not wait for it: processes that start together must retry.
     """
     end = time.monotonic() + BUSY_S
     make_private_directory(path.parent)
@@ -32,8 +32,8 @@ def make_file(path: Path) -> None:
 
 
 class Closing(sqlite3.Connection):
-    """Gives up its transaction when it is closed. SQLite itself does that only when the last cursor has gone, and what was
-    cancelled amid a statement leaves one in its traceback: nobody could write until the collector came by."""
+    """Rolls back its transaction when it is closed. SQLite does that only after the last cursor, and the traceback of a cancelled
+    statement keeps one: writers would wait for the garbage collector."""
 
     def close(self) -> None:
         with contextlib.suppress(sqlite3.Error):

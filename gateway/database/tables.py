@@ -1,6 +1,6 @@
-"""The tables, as the newest migration leaves them.
+"""The tables after the newest migration.
 
-Times are ms since 1970. JSON is stored as text, which both kinds of database keep as it is.
+Times are ms since 1970. JSON is stored as text, which both kinds of database keep unchanged.
 """
 
 from sqlalchemy import (
@@ -21,7 +21,7 @@ from sqlalchemy import (
 HEAD = "0001"
 """The revision of the newest migration."""
 MAX_OF_A_VALUE = 64 << 20
-"""Bytes: what is larger fits neither the drivers nor the memory of those who read it well. Who writes looks first."""
+"""Bytes: larger values fit neither the drivers nor the memory of readers. Writers check it."""
 
 metadata = MetaData(
     naming_convention={
@@ -37,10 +37,10 @@ facts = Table(
     metadata,
     Column("name", Text, primary_key=True),
     Column("value", Text, nullable=False),
-    comment="What holds for the database as a whole",
+    comment="Facts about the database as a whole",
 )
-"""`identifier`: names this database; the replicas' Redis holds it, too. `keys_version`: raised with every change of a key.
-`endpoints_version`: with every change of an endpoint; behind a blank, when that was."""
+"""`identifier`: of this database; Redis has it, too. `keys_version`: incremented with every change of a key. `endpoints_version`:
+with every change of an endpoint; behind a blank, its time."""
 
 keys = Table(
     "keys",
@@ -57,8 +57,8 @@ keys = Table(
     Column("version", BigInteger, nullable=False, index=True),
     comment="Keys of callers and tokens of workers; none is ever removed",
 )
-"""`kind`: caller or worker. `settings`: what an entry of the configuration says beside id and hash, as JSON. `cut`: since when
-also what was under way has been ended. `version`: the `keys_version` that its last change made, but for `last_used`."""
+"""`kind`: caller or worker. `settings`: those of a configuration entry except id and hash, as JSON. `cut`: when its requests
+under way were ended. `version`: the `keys_version` of its last change, except of `last_used`."""
 
 secrets = Table(
     "secrets",
@@ -67,10 +67,10 @@ secrets = Table(
     Column("key_id", Text, ForeignKey("keys.id"), nullable=False, index=True),
     Column("created", BigInteger, nullable=False),
     Column("valid_until", BigInteger),
-    Column("signing_key", Text, comment="What it signs with, hex; null: it may not"),
+    Column("signing_key", Text, comment="For signed tokens, hex; null: it cannot sign"),
     comment="Hashes of the secrets of keys",
 )
-"""A key that is rotated has its old and its new one for a time."""
+"""A rotated key has its former secret, too, for some time."""
 
 
 endpoints = Table(
@@ -84,7 +84,7 @@ endpoints = Table(
     Column("who", Text, nullable=False),
     comment="Endpoints that were added while gateways ran",
 )
-"""`settings`: what an entry of the configuration says, as JSON, with the headers that it sets. `who`: who changed it last."""
+"""`settings`: those of a configuration entry, as JSON, with its headers. `who`: the actor of the last change."""
 
 
 def _text(name: str) -> Column[str]:
@@ -137,17 +137,17 @@ usage = Table(
     Index("ix_usage_user_name_ended_task", "user_name", "ended", "task"),
     comment="One row per ended task",
 )
-"""Empty text: there is none. `model` is the one that was asked for, `scheduled` the line that it waited in; `granted` is its last
-grant. `price` says all of it (`Price.id`). `route`: the name that its caller gave, where more than one model may run it.
-`chain`: the chain's task, of which the row is a stage, numbered from 0, or a part of one: it is named by `task` as
-`<chain>.<stage>` or `<chain>.<stage>.<part>`, and `enqueued` says when it came into its line."""
+"""Empty text: there is none. `model`: the requested one; `scheduled`: its queue; `granted`: the last grant. `price`: the whole
+price (`Price.id`). `route`: the requested name, if more than one model can run it. `chain`: the task of the chain, if the row is
+a stage (numbered from 0) or a part of one: then `task` is `<chain>.<stage>` or `<chain>.<stage>.<part>`, and `enqueued` is of
+the stage."""
 
 
 MEASURES = (
     *("tasks", "completed", "failed", "cancelled"),
     *("input", "output", "cached", "reasoning", "estimated", "waited_ms", "ran_ms", "cost"),
 )
-"""What is added up of tasks: how many, their tokens, how many tasks' tokens are estimates, times, and what they cost."""
+"""Sums over tasks: their number, tokens, number with estimated tokens, times, and costs."""
 
 
 def _measures() -> list[Column[int]]:
@@ -166,7 +166,7 @@ usage_sums = Table(
     _text("code"),
     *_measures(),
     PrimaryKeyConstraint("span", "began", "key_id", "tier", "model", "state", "code", name="pk_usage_sums"),
-    comment="The same added up over spans of an hour and of a day (ms) that began then, by the time at which tasks ended",
+    comment="Sums over hours and days (`span`, ms), by the ends of tasks",
 )
 
 usage_users = Table(
@@ -180,7 +180,7 @@ usage_users = Table(
     *_measures(),
     PrimaryKeyConstraint("began", "key_id", "user_name", "tier", "model", name="pk_usage_users"),
     Index("ix_usage_users_user_name_began", "user_name", "began"),
-    comment="The same added up over days, by user",
+    comment="Sums over days, by user",
 )
 
 usage_routes = Table(
@@ -193,7 +193,7 @@ usage_routes = Table(
     _text("model"),
     *_measures(),
     PrimaryKeyConstraint("began", "key_id", "tier", "route", "model", name="pk_usage_routes"),
-    comment="The same added up over days, by route: of tasks that have one",
+    comment="Sums over days, by route: only tasks that have one",
 )
 
 ledger = Table(
@@ -217,11 +217,11 @@ ledger = Table(
     Index("ix_ledger_at_id_fund", "at", "id", "fund"),
     Index("ix_ledger_subject_at_id_fund", "subject", "at", "id", "fund"),
     Index("ix_ledger_subject_number", "subject", "number"),
-    comment="What was granted, and what tasks have cost those who have a quota; rows are added, and never changed",
+    comment="Grants and charges of keys and users with a quota; rows are added, and never changed",
 )
-"""`kind`: grant or task, which `id` names. `subject`: who pays: a key, `k:<id>`, or a user of one, `u:<user>`. `fund`:
-granted, or the budget of a day or month that `ends` then (else 0). Micro-credits: `amount` is added to what there is, so what
-a task cost is less than nothing; of `held` the rest came back. `number`: see `Charge`. `who`, `note`: of a grant."""
+"""`kind`: grant or task; `id` is its id. `subject`: the payer: a key, `k:<id>`, or a user, `u:<user>`. `fund`: granted, or the
+budget of a day or month, which `ends` then (else 0). Micro-credits: `amount` is added to the balance, so a charge is negative;
+the rest of `held` was returned. `number`: see `Charge`. `who`, `note`: of a grant."""
 
 balances = Table(
     "balances",
@@ -235,9 +235,9 @@ balances = Table(
     _number("number"),
     PrimaryKeyConstraint("subject", "fund", "ends", name="pk_balances"),
     Index("ix_balances_ends", "ends"),
-    comment="The ledger added up",
+    comment="Sums of the ledger",
 )
-"""`amount`: of all rows; `granted`: of grants, of which there are `grants`; `number`: the highest of a task."""
+"""`amount`: of all rows; `granted`: of the grants, whose number is `grants`; `number`: the highest of a task."""
 
 audit = Table(
     "audit",
@@ -264,9 +264,9 @@ refusals = Table(
     _text("replica"),
     _number("count"),
     PrimaryKeyConstraint("minute", "key_id", "code", "replica", name="pk_refusals"),
-    comment="Calls that were refused, counted by each process for a minute that began then",
+    comment="Rejected calls, counted by each process for each minute",
 )
-"""`key_id`: empty where no key was asked for. `code`: that of the error, as callers are told it."""
+"""`key_id`: empty without keys. `code`: of the error."""
 
 archive = Table(
     "archive",
@@ -278,23 +278,23 @@ archive = Table(
     _text("user_name"),
     _text("state"),
     Column("answer", LargeBinary, nullable=False),
-    Column("request", LargeBinary, comment="Null: it is not kept"),
+    Column("request", LargeBinary, comment="Null: it is not stored"),
     Index("ix_archive_ended", "ended"),
     Index("ix_archive_user_name", "user_name"),
-    comment="How async tasks ended, for those who poll them later",
+    comment="Results of async tasks, for later polls",
 )
-"""`answer`: what a poll is answered, JSON. Content: empty unless the setting `archive` asks for it."""
+"""Content: empty unless the setting `archive` enables it. `answer`: of a poll, JSON."""
 
 forgotten = Table(
     "forgotten",
     metadata,
     Column("hash", Text, primary_key=True),
     _number("at"),
-    comment="Users who were forgotten: what their tasks of before leave is written without their names",
+    comment="Erased users: records of their earlier tasks are written without their names",
 )
 """`hash`: of the database's identifier and the user."""
 
-# ---- responses that are kept (gateway/responses/) ----------
+# ---- stored responses (gateway/responses/) ----------
 
 responses = Table(
     "responses",
@@ -317,11 +317,11 @@ responses = Table(
     Index("ix_responses_expires", "expires"),
     Index("ix_responses_created_task", "created", "task"),
     Index("ix_responses_user_name_key_id_created_size", "user_name", "key_id", "created", "size"),
-    comment="Responses that are kept, in the background or not: what was asked, and how it ended",
+    comment="Stored responses: request and result",
 )
-"""Content. `task` is its id without `resp_`; `previous` the task of the response that it goes on from, empty: none. `model`: with
-which it was submitted; `falls`: another one may have run. `size`: of all content, bytes. `status`: as Responses tell it, empty
-until it has ended. `echo`: what its object repeats of its request, JSON; `input` and `output`: items, JSON arrays."""
+"""Content. `task`: its id without `resp_`; `previous`: the task of the previous response, empty: none. `model`: the submitted
+one; `falls`: another one may have run. `size`: of all content, bytes. `status`: as in the API, empty until it has ended. `echo`:
+the echoed fields of the request, JSON; `input` and `output`: items, JSON arrays."""
 
 response_logs = Table(
     "response_logs",
@@ -402,10 +402,10 @@ files = Table(
     *(_number(name) for name in ("bytes", "created")),
     Column("expires", BigInteger, comment="Null: it is kept until it is deleted"),
     _text("state"),
-    Column("due", BigInteger, comment="Null: nothing is to be done with it"),
+    Column("due", BigInteger, comment="When the sweep handles it; null: never"),
     Index("ix_files_key_id_user_name_id", "key_id", "user_name", "id"),
     Index("ix_files_due", "due"),
-    comment="Files of callers, and of batches; their bytes are in the storage, by their ids",
+    comment="Files of clients and of batches; the storage has their bytes, by their ids",
 )
 """See `files/rows.py`."""
 
@@ -432,9 +432,9 @@ batches = Table(
     Index("ix_batches_user_name_key_id_id", "user_name", "key_id", "id"),
     Index("ix_batches_status_id", "status", "id"),
     Index("ix_batches_ended", "ended"),
-    comment="Batches, and who works on those that have not ended",
+    comment="Batches",
 )
-"""See `gateway/batches/batch.py`: `user_name` and `completion_window` are `user` and `window` there. Ids sort by time."""
+"""See `gateway/batches/models.py`: `user_name` and `completion_window` are `user` and `window` there. Ids sort by time."""
 
 batch_results = Table(
     "batch_results",
@@ -444,6 +444,6 @@ batch_results = Table(
     Column("failed", Boolean, nullable=False),
     Column("record", LargeBinary, nullable=False),
     PrimaryKeyConstraint("batch", "line", name="pk_batch_results"),
-    comment="What came of the lines of batches, until it stands in their files",
+    comment="Results of the lines of batches, until they are in files",
 )
-"""Content. `record`: the line of the output file, or of the error file where it failed."""
+"""Content. `record`: its line in the output or error file."""

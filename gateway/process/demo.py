@@ -109,7 +109,7 @@ Open {url} in a browser: a playground to watch a task wait, run, break off and c
 curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
   -d '{{"model": "{fast}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
 
-2. A stream. {small} does one thing at a time; start two, and the second tells its position:
+2. A stream. {small} does one thing at a time; start two, and the second shows its position:
 
 curl -N {url}/api/openai -H 'Content-Type: application/json' \\
   -d '{{"model": "{small}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'

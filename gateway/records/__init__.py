@@ -1,1 +1,1 @@
-"""What has happened, from the outbox in Redis to SQL, and what is told of it."""
+"""Records: from the outbox in Redis to SQL, and their reports."""

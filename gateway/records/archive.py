@@ -1,10 +1,10 @@
-"""The archive: how async tasks ended, in SQL, for those who poll them when Redis has forgotten them; of responses the whole log
-(`responses/ends.py`).
+"""The archive: results of async tasks in SQL, for polls after Redis has deleted them; of responses the whole log
+(`responses/log_archive.py`).
 
-The step that ends a task puts its id into a stream of its own, and keeps record, log and, if it is wanted, request for as long as
-the archive would (`expire` in endings.lua). A replica takes a few of them at a time, makes what a poll would be answered now, and
-writes that; only then Redis may forget it (confirm_archived.lua). If a replica dies in between, another one does it again. What
-Redis had to drop for want of room before (`max_retained_bytes`, told by the sweep) is not archived.
+The script that ends a task adds its id to a stream of its own, and keeps record, log and, if configured, request as long as the
+archive does (`expire` in endings.lua). A replica takes a few ids at a time, builds the answer of a poll, and writes it; only then
+Redis deletes the task (confirm_archived.lua). If a replica dies in between, another one repeats this. Results that Redis drops
+before, at `max_retained_bytes`, are not archived.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -33,13 +33,13 @@ from fairlane.queues.tasks import TERMINAL, Record
 log = structlog.get_logger("fairlane.gateway")
 
 MAX_PURGED = 50
-"""Their answers may be large."""
+"""Answers can be large."""
 MAX_EARLY = 100
-"""Ends that one process looks at again each second."""
+"""Ends that one process tries again each second."""
 
 
 class Archive(Outbox):
-    """Carries what ended to the archive. See `Outbox`."""
+    """Moves results to the archive. See `Outbox`."""
 
     stream = "archive"
     page = 20
@@ -56,14 +56,14 @@ class Archive(Outbox):
         forgotten: ErasedUsers,
         keep_logs: Callable[[Sequence[tuple[str, Record]]], Awaitable[Collection[str]]],
     ) -> None:
-        """`keep_logs`: `ResponseEnds.keep`, of tasks that ask for it."""
+        """`keep_logs`: `LogArchive.keep`, for tasks whose log is archived."""
         super().__init__(link, keys, database, {}, metrics, replica)
         self._scheduler = scheduler
         self._poll = poll
         self._forgotten = forgotten
         self._keep_logs = keep_logs
         self._early: list[Entry] = []
-        """Ends of responses that came before their rows, to be looked at again soon."""
+        """Ends of responses whose rows are not written yet, to be tried again soon."""
 
     async def _take(self) -> list[Entry]:
         early, self._early = self._early, []
@@ -74,7 +74,7 @@ class Archive(Outbox):
         done = []
         records = await gather_all(self._scheduler.position(entry.packed.decode()) for entry in page)
         for entry, record in zip(page, records, strict=True):
-            if record is None or record.state not in TERMINAL:  # Redis does not know its end any more
+            if record is None or record.state not in TERMINAL:  # Redis has deleted it
                 done.append(entry.id)
             else:
                 ended.append((entry, record))
@@ -89,8 +89,8 @@ class Archive(Outbox):
         ends: Sequence[tuple[Entry, Record]],
         keep: Callable[[Sequence[tuple[str, Record]]], Awaitable[Collection[str]]],
     ) -> list[bytes]:
-        """Keep some ends together, or each by itself where one of them is to blame; the entries of those that are kept. `keep`
-        tells of which tasks it is too early."""
+        """Archive ends together, or one by one if that fails. Return the entries of those that are archived. `keep` returns the
+        tasks that it cannot archive yet."""
         if not ends:
             return []
         try:
@@ -118,11 +118,8 @@ class Archive(Outbox):
         pairs = [part for entry in page if entry.id in wanted for part in (entry.id, entry.packed)]
         await self._link.run("confirm_archived", GROUP, *pairs)
 
-    def _tell_away(self, error: DatabaseUnavailable) -> None:
-        """The outbox tells it."""
-
     async def _keep(self, ends: Sequence[tuple[str, Record]]) -> Collection[str]:
-        """Archive a task that has ended. It is never too early."""
+        """Archive a task that has ended."""
         [(task_id, record)] = ends
         fields, request = record.fields, None
         if fields.get("archive", "").endswith("r"):
@@ -154,7 +151,7 @@ class Archive(Outbox):
 
 
 async def write(connection: AsyncConnection, row: dict[str, Any]) -> None:
-    """Write how a task ended. A later end counts: Redis had forgotten the one before, and callers are told the later one."""
+    """Write a result. A later end replaces an earlier one, which Redis has lost: clients get the later one."""
     insert: Any = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     statement = insert(archive).values(row)
     changed = {name: statement.excluded[name] for name in row if name != "task"}
@@ -171,7 +168,7 @@ class ArchiveReader:
         self._database = database
 
     async def find(self, task_id: str, *, with_request: bool = False) -> Archived | None:
-        """How a task ended; None where that is not known. `with_request`: also what was asked, where it is kept."""
+        """Return the result of a task; None if it is unknown. `with_request`: with the request, if it is stored."""
         columns = archive.c
         request = columns.request if with_request else null()
         wanted = select(
@@ -184,7 +181,7 @@ class ArchiveReader:
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of what is older; whether there may be more."""
+    """Delete a part of the older rows; return whether there may be more."""
     oldest = select(archive.c.task).where(archive.c.ended < now_ms - kept_ms)
     oldest = oldest.order_by(archive.c.ended).limit(MAX_PURGED)
     return (await connection.execute(delete(archive).where(archive.c.task.in_(oldest)))).rowcount > 0

@@ -53,7 +53,7 @@ class AuditTable:
 
 @dataclass(frozen=True, slots=True)
 class WantedActs:
-    """Which entries: from `since` to before `until`, ms; what is empty is not asked for. `target`: a whole one, or its kind."""
+    """A filter: from `since` to before `until`, ms; empty fields match all. `target`: a whole target, or its kind."""
 
     since: int = 0
     until: int = 10**15
@@ -65,7 +65,7 @@ class WantedActs:
 async def read_page(
     connection: AsyncConnection, wanted: WantedActs, after: str | None, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """At most `limit` entries behind the entry `after`, newest first, and the `next` one to go on behind."""
+    """Return up to `limit` entries behind the entry `after`, newest first, and the `after` of the next page."""
     columns = audit.c
     found = select(audit).where(columns.at >= wanted.since, columns.at < wanted.until)
     for column, value in ((columns.who, wanted.who), (columns.action, wanted.action)):
@@ -94,7 +94,7 @@ def _shown(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of what is older; whether there may be more."""
+    """Delete a part of the older rows; return whether there may be more."""
     before_ms = now_ms - kept_ms
     oldest = select(audit.c.id).where(audit.c.at < before_ms).order_by(audit.c.at).limit(MAX_PURGED)
     return (await connection.execute(delete(audit).where(audit.c.id.in_(oldest)))).rowcount > 0

@@ -1,7 +1,7 @@
-"""What keys and users with a quota can pay with: grants, and what Redis is told of SQL.
+"""Balances of keys and users with a quota: grants, and loading from SQL into Redis.
 
-SQL is the truth; Redis holds what each submission decides by. Whoever is not known there is read from SQL when the first task
-comes. A grant is written to SQL first; if a gateway dies before Redis has it, reconciliation.py adds it.
+SQL is the source of truth; Redis has a copy, which submissions use. The balance of a subject is loaded at its first task. A grant
+is written to SQL first; if a gateway dies before Redis has it, reconciliation.py adds it.
 """
 
 import asyncio
@@ -35,17 +35,17 @@ from fairlane.queues.scheduler import Scheduler
 log = structlog.get_logger("fairlane.gateway")
 
 LOAD_S = 5.0
-"""How long a submission waits for what its caller can pay with."""
+"""How long a submission waits for the balance."""
 LOADS = 2
-"""So many are read at once: keys and records need connections, too."""
+"""Concurrent loads: keys and records need connections, too."""
 CHANGE_S = 5.0
 MAX_IN_REDIS = 10_000
 MAX_GRANTED = 10**18
-"""Micro-credits of one subject, all grants together: what SQL and Redis add up stays within 64 bits."""
+"""Micro-credits of one subject, all grants together, so that sums in SQL and Redis fit 64 bits."""
 
 
 class BudgetLeft(NamedTuple):
-    """How a budget stands in the window that is now, micro-credits."""
+    """A budget in its current window, micro-credits."""
 
     per: str
     limit: int
@@ -59,37 +59,37 @@ class BudgetLeft(NamedTuple):
 
 
 class BalanceRow(NamedTuple):
-    """How a subject stands, micro-credits."""
+    """The balance of a subject, micro-credits."""
 
     subject: str
     granted: int
     spent: int
-    """Of what was granted."""
+    """Of the grants."""
     held: int
-    """Of that, for tasks that have not ended."""
+    """Reserved for tasks that have not ended."""
     budget: BudgetLeft | None
 
     @property
     def balance(self) -> int:
-        """What is there of what was granted; less than nothing: a debt."""
+        """What is left of the grants; negative: a debt."""
         return self.granted - self.spent
 
     @property
     def available(self) -> int:
-        """What the next task may be held."""
+        """What the next task can reserve."""
         return max(self.balance - self.held, 0) + (self.budget.remaining if self.budget else 0)
 
 
 class Granted(NamedTuple):
-    """What came of a grant."""
+    """The result of a grant."""
 
     new: bool
-    """It was not made before."""
+    """False: it was made before."""
     standing: BalanceRow
 
 
 class LedgerPage(NamedTuple):
-    """Rows of the ledger, the newest first, and where the next page begins; '' = nowhere."""
+    """Rows of the ledger, the newest first, and the `after` of the next page; '': there is none."""
 
     rows: list[LedgerRow]
     next: str
@@ -105,14 +105,14 @@ class Balances:
         self._loading: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        """Nothing is read before somebody asks."""
+        """Balances are loaded on demand."""
 
     async def close(self) -> None:
-        """End what is being read: who asked is gone."""
+        """Cancel the loads under way."""
         await cancel_and_wait(*self._loading.values())
 
     async def load(self, subject: str, window: str) -> None:
-        """Tell Redis what SQL knows of a subject, and of a window of its budget ('' = none). Many who ask at once ask once."""
+        """Load a subject from SQL into Redis, with a window of its budget ('': none). Concurrent calls share one load."""
         key = subject, window
         loading = self._loading.get(key)
         if loading is None:
@@ -123,7 +123,7 @@ class Balances:
     def _loaded(self, key: tuple[str, str], done: asyncio.Task[None]) -> None:
         del self._loading[key]
         if not done.cancelled():
-            done.exception()  # who asked may be gone
+            done.exception()  # the caller may have been cancelled
 
     async def _load(self, subject: str, window: str) -> None:
         try:
@@ -139,12 +139,12 @@ class Balances:
         return found.get(subject, Funds())
 
     async def show(self, subject: str, quota: str = "") -> BalanceRow:
-        """How a subject stands. `quota`: that of its key as submit takes it, for the budget."""
+        """Return the balance of a subject. `quota`: of its key, in the form of `submit`, for the budget."""
         (standing,) = await self.standings({subject: quota})
         return standing
 
     async def standings(self, wanted: Mapping[str, str]) -> list[BalanceRow]:
-        """The same of several, by their quotas, in their order. SQL is asked, once, for what Redis does not know."""
+        """Return balances of several subjects, by their quotas, in their order. One query reads those that are not in Redis."""
         budgets = {subject: _budget(quota) for subject, quota in wanted.items()}
         asked = await asyncio.gather(*map(self._scheduler.balance, wanted))
         known = {subject: balance for subject, balance in zip(wanted, asked, strict=True) if balance}
@@ -163,7 +163,7 @@ class Balances:
         ]
 
     async def standings_in_redis(self, wanted: Mapping[str, str]) -> list[BalanceRow]:
-        """The same by what Redis alone knows: without those whom it does not know, and without budgets that it does not."""
+        """Return the balances that Redis has, without budgets that it does not have."""
         asked = await asyncio.gather(*map(self._scheduler.balance, wanted))
         found = []
         for (subject, quota), balance in zip(wanted.items(), asked, strict=True):
@@ -176,7 +176,7 @@ class Balances:
     async def subjects_in_redis(
         self, of_key: str, text: str, after: str, limit: int
     ) -> tuple[list[str], str]:
-        """As `subjects`, of MAX_IN_REDIS whom Redis knows."""
+        """Return the same as `subjects` from up to MAX_IN_REDIS subjects that Redis has."""
         found = sorted(
             name
             for name in await self._scheduler.subjects(MAX_IN_REDIS)
@@ -187,25 +187,25 @@ class Balances:
         return found[:limit], found[limit - 1] if len(found) > limit else ""
 
     async def subjects(self, of_key: str, text: str, after: str, limit: int) -> tuple[list[str], str]:
-        """Names of those who were granted something or have paid, in their order: all ('') or those of a key, with a part (in
-        small letters) of their names; and behind which the next page begins, '' = there is none."""
+        """Return names of subjects in the ledger, in their order, and the `after` of the next page ('': there is none): all, or
+        those of a key (`of_key`), whose names contain `text` (lower case)."""
         query = subjects_of(of_key, text, after, self._database.dialect).limit(limit + 1)
         async with self._database.reporting(CHANGE_S) as connection:
             found = list(await connection.scalars(query))
         return found[:limit], found[limit - 1] if len(found) > limit else ""
 
     async def known(self, subjects: Iterable[str]) -> bool:
-        """Whether one of these was granted something or has paid."""
+        """Return whether one of these is in the ledger."""
         async with self._database.reading(CHANGE_S) as connection:
             return bool(await read_funds(connection, {subject: [] for subject in subjects}))
 
     async def grant(
         self, subject: str, amount: int, *, grant_id: str, who: str, note: str = "", quota: str = ""
     ) -> Granted:
-        """Grant micro-credits to a subject, or take some back (less than 0). The same id again grants nothing more.
+        """Grant micro-credits to a subject, or revoke some (negative). A second call with the same id changes nothing.
 
         `quota`: as in `show`.
-        Raises ApiError (409) where the id names another grant, and (400) where it would be too much.
+        Raises ApiError (409) if the id is of another grant, and (400) if the sum would be too large.
         """
         key_id = subject[2:].partition("/")[0]
         user = subject[2:] if subject.startswith("u:") else ""
@@ -227,7 +227,7 @@ class Balances:
                 raise bad_request("all grants together would be too much", "credits")
         try:
             await self._scheduler.load_balance(subject, funds)
-        except StoreError:  # it hears of it as soon as it is back
+        except StoreError:  # Redis gets it once it is available again
             return Granted(new, BalanceRow(subject, funds.granted, funds.spent, 0, None))
         return Granted(new, await self.show(subject, quota))
 
@@ -241,8 +241,8 @@ class Balances:
         since: int | None = None,
         until: int | None = None,
     ) -> LedgerPage:
-        """Rows of a subject, or of all (None), the newest first, behind `after`: `next` of the page before. Those of a kind
-        (grant, task), from one instant to before another."""
+        """Return rows of a subject, or of all (None), the newest first, behind `after`: `next` of the last page. Filters: a kind
+        (grant, task), and an interval from `since` to before `until`."""
         query = page_of(subject, after, limit + 1, kind, since, until)
         async with self._database.reporting(CHANGE_S) as connection:
             rows = [LedgerRow(*row) for row in await connection.execute(query)]
@@ -252,20 +252,20 @@ class Balances:
 def _standing(
     subject: str, budget: tuple[str, int, str], balance: Balance | None, funds: Funds
 ) -> BalanceRow:
-    """How a subject stands by what Redis knows (None: nothing), and SQL of what Redis does not."""
+    """Return the balance by Redis (None: it has none), and by SQL where Redis has nothing."""
     per, limit, window = budget
     granted, spent, held = funds.granted, funds.spent, 0
     used, window_held = funds.windows.get(window, 0), 0
     if balance is not None:
         granted, spent, held = balance.granted, balance.spent, balance.held
-        if window in balance.windows:  # else nobody has used anything of it yet, or SQL alone knows
+        if window in balance.windows:  # else the window is unused, or only SQL has it
             used, window_held = balance.windows[window], balance.reserved_of(window)
     left = BudgetLeft(per, limit, used, window_held, int(window[1:])) if window else None
     return BalanceRow(subject, granted, spent, held, left)
 
 
 def _budget(quota: str) -> tuple[str, int, str]:
-    """Of a quota's text: how often its budget renews, how much it is, and the window that is now; '' where there is none."""
+    """Return the period, the limit and the current window of a quota's budget; '', 0, '' if it has none."""
     _, *budget = quota.split(" ")
     if not budget:
         return "", 0, ""

@@ -1,4 +1,4 @@
-"""What an entry of the outbox says of an ended task. Pure."""
+"""Parses entries of the outbox. Pure."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -10,14 +10,14 @@ from fairlane.gateway.credits.prices import unpack
 from fairlane.queues.chains import part_id
 
 MAX_TOKENS = 4_194_304
-"""Of one task: what a worker says beyond it is not believed, as where shares and limits are settled (endings.lua)."""
+"""Of one task: larger numbers of a worker are capped, as in endings.lua."""
 
 
 if TYPE_CHECKING:
     Absent = Literal[False]
 else:
     Absent = bool  # msgspec has no literals of this type
-"""What stands where the task's record has no such field."""
+"""The value of a field that the task's record does not have."""
 
 
 class Packed(msgspec.Struct, array_like=True, gc=False):
@@ -41,7 +41,7 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     request: str | Absent
     traceparent: str | Absent
     told: str | Absent
-    """The three below, of a task that was told them with its end and still held its slot."""
+    """The three fields `input`, `output` and `more`, of a task whose usage was reported while it still had its slot."""
     task: str
     input: str
     output: str
@@ -58,7 +58,7 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     """Of a stage or part of a chain, which is the task: number of the stage, the part or -, name of the stage, and when the
     chain entered it, if it is not the first."""
     announced: str = ""
-    """1: the task, or the chain, has ended with this, and webhooks of its caller are told of it."""
+    """1: this is the end of the task or chain, and webhooks of its owner are notified."""
 
 
 _unpack = msgspec.msgpack.Decoder(Packed, strict=False).decode
@@ -68,7 +68,7 @@ class UsageRow(NamedTuple):
     """A row of the table `usage`: its columns in their order."""
 
     task: str
-    """Of a stage of a chain `<chain>.<number>`, of a part its own id: so each has a row."""
+    """Of a stage of a chain `<chain>.<number>`, of a part its own id, so that each has a row."""
     ended: int
     enqueued: int
     granted: int | None
@@ -104,7 +104,7 @@ class UsageRow(NamedTuple):
 
     @property
     def waited_ms(self) -> int:
-        """Until its last grant, attempts before included; of one that was never granted until its end."""
+        """Until its last grant, including earlier attempts; if it was never granted, until its end."""
         return max((self.granted or self.ended) - self.enqueued, 0)
 
     @property
@@ -114,10 +114,7 @@ class UsageRow(NamedTuple):
 
 
 def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
-    """The row of an entry. Raises ValueError for what is none.
-
-    `tier_of`: of a queue.
-    """
+    """Return the row of an entry. `tier_of` returns the tier of a queue. Raises ValueError for an invalid entry."""
     entry = _entry(packed)
     if not entry.task or not entry.ended:
         raise ValueError("the entry names no task, or not when it ended")
@@ -167,7 +164,7 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
 
 
 class AnnouncedEnd(NamedTuple):
-    """The end of a task of which webhooks are told."""
+    """The end of a task for webhooks."""
 
     task: str
     ended: int
@@ -177,12 +174,12 @@ class AnnouncedEnd(NamedTuple):
 
 
 _ANNOUNCED = b"\xa11"
-"""How an entry ends whose last text is 1."""
+"""The last bytes of an entry whose last text is 1."""
 
 
 def read_announced(packed: bytes) -> AnnouncedEnd | None:
-    """What webhooks are to tell of an entry; None: nothing. Of those it costs nothing to ask. Raises ValueError for what is
-    none."""
+    """Return the end that webhooks are notified of; None, without parsing, for most entries. Raises ValueError for an invalid
+    entry."""
     if not packed.endswith(_ANNOUNCED):
         return None
     entry = _entry(packed)
@@ -192,29 +189,28 @@ def read_announced(packed: bytes) -> AnnouncedEnd | None:
 
 
 class Charge(NamedTuple):
-    """What a task was held of a quota, and what was charged in the end: micro-credits of what was granted, and of a window of the
-    budget. What is left of a hold has come back."""
+    """What a task reserved and was charged: micro-credits of the grants, and of a window of the budget. The rest was returned."""
 
     task: str
     ended: int
     key_id: str
     user_name: str
     subject: str
-    """Who paid: a key, `k:<id>`, or a user of one, `u:<user>`."""
+    """The payer: a key, `k:<id>`, or a user, `u:<user>`."""
     price: str
-    """As the record has it; of a chain, whose stages have their own, none."""
+    """As in the record; empty for a chain, whose stages have their own."""
     number: int
-    """Counts what was settled of the subject; 0: it is not known."""
+    """Counts the settlements of the subject; 0: unknown."""
     held: int
     charged: int
     window: str
-    """`d` or `m` and the end of the window (ms); '' = there is no budget."""
+    """`d` or `m` and the end of the window (ms); '': there is no budget."""
     window_held: int
     window_charged: int
 
 
 def read_charge(packed: bytes) -> Charge | None:
-    """What an entry says of a quota (credits.lua); None: nobody paid. Raises ValueError for what is none."""
+    """Return the charge in an entry (credits.lua); None: there is none. Raises ValueError for an invalid entry."""
     entry = _entry(packed)
     if not entry.charge:
         return None
@@ -255,12 +251,12 @@ def _price_id(packed: str) -> str:
 
 
 def _tokens(text: str) -> int | None:
-    """A number of tokens; None where it is not known (-1)."""
+    """Return a number of tokens; None if it is unknown (-1)."""
     return min(int(text), MAX_TOKENS) if text and text[0] != "-" else None
 
 
 def _of_chain(entry: Packed) -> tuple[str, str, int | None, str, int | None, int]:
-    """What names the row, the last columns of it, and when its stage was entered (0: with its task)."""
+    """Return the id of the row, its last columns, and when its stage began (0: with its task)."""
     if not entry.stage:
         return entry.task, "", None, "", None, 0
     number, part, name, *entered = entry.stage.split(" ")
@@ -271,5 +267,5 @@ def _of_chain(entry: Packed) -> tuple[str, str, int | None, str, int | None, int
 
 
 def _part(tokens: int | None, whole: int | None) -> int | None:
-    """Tokens that are a part of others are no more than those."""
+    """Cap tokens that are a part of `whole`."""
     return tokens if tokens is None or whole is None else min(tokens, whole)

@@ -24,7 +24,7 @@ from fairlane.gateway.responses.store import forget_user as forget_responses
 from fairlane.gateway.webhooks.store import erase_user as erase_webhooks
 
 FORGOTTEN = "(forgotten)"
-"""The name of all who were."""
+"""Replaces the names of all erased users."""
 
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 _ENQUEUED, _USER, _REQUEST, _TRACE = 1, 8, 15, 16
@@ -32,13 +32,13 @@ _ENQUEUED, _USER, _REQUEST, _TRACE = 1, 8, 15, 16
 
 
 class ErasedUsers:
-    """Who was erased, and when."""
+    """The users who were erased, and the times."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def mark(self, user: str, at: int) -> None:
-        """Write it down: once this has returned, no transaction goes on that did not know. Raises DatabaseUnavailable."""
+        """Record an erasure. When this returns, no transaction is open that did not see it. Raises DatabaseUnavailable."""
         row = {"hash": self._hash(user), "at": at}
         async with self._database.writing() as connection:
             insert: Any = sqlite.insert
@@ -53,21 +53,21 @@ class ErasedUsers:
             )
 
     async def any(self, connection: AsyncConnection) -> bool:
-        """Whether anybody was: mostly nobody."""
+        """Return whether any user was erased: mostly none was."""
         return (await connection.exec_driver_sql("SELECT 1 FROM forgotten LIMIT 1")).first() is not None
 
     async def known(self, connection: AsyncConnection, users: Collection[str]) -> Mapping[str, int]:
-        """Those of these users who were, and when."""
+        """Return the erased ones of these users, with the times."""
         hashes = {self._hash(user): user for user in users}
         found = await connection.execute(select(forgotten).where(forgotten.c.hash.in_(hashes)))
         return {hashes[row.hash]: row.at for row in found}
 
     async def of(self, connection: AsyncConnection, users: Collection[str]) -> Mapping[str, int]:
-        """The same, where mostly nobody was."""
+        """Return the same, faster while no user was erased."""
         return await self.known(connection, users) if await self.any(connection) else {}
 
     async def was(self, connection: AsyncConnection, user: str, enqueued: int) -> bool:
-        """Whether this user was forgotten after this task was submitted."""
+        """Return whether this user was erased after this task was submitted."""
         return await self.any(connection) and enqueued <= (await self.known(connection, [user])).get(user, -1)
 
     async def anonymized(
@@ -126,7 +126,7 @@ class AuditNames:
 
 
 def _walk(value: Any, found: Callable[[str], Any]) -> Any:
-    """A value, in which each member `user` is what `found` makes of it, unless that is None."""
+    """Return a value in which `found` replaces each member `user`, unless it returns None."""
     if isinstance(value, list):
         return [_walk(item, found) for item in value]
     if not isinstance(value, dict):
@@ -139,7 +139,7 @@ def _walk(value: Any, found: Callable[[str], Any]) -> Any:
 
 
 def _without(user: str, target: str, before: str, after: str) -> tuple[str, str, str]:
-    """Target and values of an act, without the name."""
+    """Return target and values of an entry without the name."""
     target = f"user {FORGOTTEN}" if target == f"user {user}" else target
     said = (
         _walk(msgspec.json.decode(text), lambda name: FORGOTTEN if name == user else None)
@@ -149,10 +149,10 @@ def _without(user: str, target: str, before: str, after: str) -> tuple[str, str,
     return target, was, now
 
 
-# ---- rows that are there ----------
+# ---- existing rows ----------
 
 Part = Callable[[AsyncConnection, str, int], Awaitable[int]]
-"""Forgets a user in a part of a table's rows, of what was until an instant (ms); how many rows, 0: there are none."""
+"""Erases a user in a part of a table's rows that are not newer than an instant (ms). Returns their number."""
 
 
 async def _usage(connection: AsyncConnection, user: str, until: int) -> int:
@@ -181,7 +181,7 @@ async def _archived(connection: AsyncConnection, user: str, until: int) -> int:
 
 
 async def _files(connection: AsyncConnection, user: str, until: int) -> int:
-    """They are there no more; who sweeps removes their bytes within a minute or two, and then the rows."""
+    """Mark files as deleted; the sweep removes their bytes within a minute or two, and then the rows."""
     named = select(files.c.id).where(files.c.user_name == user, files.c.created <= until).limit(200)
     gone = {"user_name": FORGOTTEN, "key_id": "", "name": "", "state": "deleted", "due": until}
     return (await connection.execute(update(files).where(files.c.id.in_(named)).values(gone))).rowcount
@@ -214,4 +214,4 @@ PARTS: Mapping[str, Part] = {
     "files": _files,
     "batches": erase_batches,
 }
-"""By the name by which it is told how many rows they were. A table that names users joins here."""
+"""By the name in the answer of the call. Each table that names users has an entry."""

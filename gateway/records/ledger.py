@@ -1,8 +1,7 @@
-"""The ledger in SQL: what keys and users with a quota were granted, and what their tasks cost them.
+"""The ledger in SQL: grants of keys and users with a quota, and charges of their tasks.
 
-Rows are added and never changed, each once: a task's by the task, a grant's by the id that whoever grants gives it. What a
-row adds to the sums is added in its own transaction, so the sums are those of the rows at every instant. Of the sums
-balances are made.
+Rows are added once and never changed: that of a task by its id, that of a grant by the id in the request. The same transaction
+adds a row to the sums, so the sums are those of the rows at every instant. Balances are computed from the sums.
 """
 
 from collections import defaultdict
@@ -44,7 +43,7 @@ class LedgerRow(NamedTuple):
 
 
 def rows_of(charge: Charge) -> list[LedgerRow]:
-    """The rows of a task: one of each fund that it was held or charged of."""
+    """Return the rows of a task: one for each fund that it reserved or was charged from."""
     rows = []
     funds = [(GRANTED, 0, charge.held, charge.charged)]
     if charge.window:
@@ -52,9 +51,7 @@ def rows_of(charge: Charge) -> list[LedgerRow]:
         funds.append((fund, ends, charge.window_held, charge.window_charged))
     for fund, ends, held, charged in funds:
         if held or charged:
-            user = (
-                charge.user_name if charge.subject.startswith("u:") else ""
-            )  # as of grants: who pays is named
+            user = charge.user_name if charge.subject.startswith("u:") else ""  # as in grants
             whose = (charge.subject, charge.key_id, user)
             amounts = (held, -charged, charge.number)
             rows.append(
@@ -64,16 +61,16 @@ def rows_of(charge: Charge) -> list[LedgerRow]:
 
 
 def window_of(name: str) -> tuple[str, int]:
-    """The fund and the end of a window that the scripts name so."""
+    """Return the fund and the end of a window, by its name in the scripts."""
     return _FUNDS[name[0]], int(name[1:])
 
 
 async def add_rows(connection: AsyncConnection, rows: Iterable[LedgerRow]) -> int:
-    """Add the rows that are not there yet, and those to the sums; how many."""
+    """Add the rows that are new, and add them to the sums. Return their number."""
     by_key = {row[:3]: row for row in rows}
     ordered = [
         by_key[key] for key in sorted(by_key)
-    ]  # so that two writers never wait for each other in a circle
+    ]  # all writers lock rows in the same order, so there is no deadlock
     new: list[LedgerRow] = []
     for at in range(0, len(ordered), MAX_ROWS):
         inserted = await insert_rows(connection, ledger, ordered[at : at + MAX_ROWS], _IF_NEW)
@@ -106,9 +103,9 @@ _ADDING = (
 async def read_funds(
     connection: AsyncConnection, wanted: Mapping[str, Iterable[str]], until: int | None = None
 ) -> dict[str, Funds]:
-    """What SQL knows of these subjects, and of windows of their budgets; nothing of one that has no row. In one statement.
+    """Return the funds of these subjects, and of windows of their budgets, without subjects that have no row. One statement.
 
-    `until`: what tasks of higher numbers have cost is left out.
+    `until`: the cost of tasks with higher numbers is left out.
     """
     windows = {window for names in wanted.values() for window in names}
     ends = {window_of(window)[1] for window in windows}
@@ -146,7 +143,7 @@ def _funds(rows: Sequence[Any]) -> Funds:
 
 
 async def grant_of(connection: AsyncConnection, grant_id: str) -> LedgerRow | None:
-    """The grant of this id."""
+    """Return the grant of this id."""
     found = (
         await connection.execute(select(ledger).where(ledger.c.kind == "grant", ledger.c.id == grant_id))
     ).one_or_none()
@@ -161,10 +158,8 @@ def page_of(
     since: int | None = None,
     until: int | None = None,
 ) -> Select[Any]:
-    """The newest rows first, of a subject or of all, at most `limit`.
-
-    `after`: as `place` tells of the last row of the page before. Raise ApiError(400).
-    """
+    """Return a query of up to `limit` rows, the newest first, of a subject or of all. `after`: `place` of the last row before.
+    Raises ApiError(400)."""
     order = (ledger.c.at, ledger.c.id, ledger.c.fund)
     query = select(ledger).order_by(*map(desc, order)).limit(limit)
     if subject is not None:
@@ -183,8 +178,8 @@ def page_of(
 
 
 def subjects_of(of_key: str, text: str, after: str, dialect: str) -> Select[Any]:
-    """Names of subjects that have a row, in the order of their bytes, behind `after`: all ('') or those of a key, with a part (in
-    small letters) of them."""
+    """Return a query of the names of subjects, in the order of their bytes, behind `after`: all, or those of a key, that contain
+    `text` (lower case)."""
     name = collate(balances.c.subject, "BINARY" if dialect == "sqlite" else "C")
     query = select(name).where(name > after).order_by(name).distinct()
     if of_key:
@@ -196,22 +191,22 @@ def subjects_of(of_key: str, text: str, after: str, dialect: str) -> Select[Any]
 
 
 async def rows_of_user(connection: AsyncConnection, user: str) -> int:
-    """In how many rows a user is named."""
+    """Return the number of rows that name a user."""
     number = select(func.count()).select_from(ledger).where(ledger.c.subject == f"u:{user}")
     return int(await connection.scalar(number) or 0)
 
 
 def place(row: LedgerRow) -> str:
-    """Names a row among those of a page."""
+    """Return the place of a row, for `page_of`."""
     return f"{row.at}.{row.id}.{row.fund}"
 
 
-# ---- the end of their time ----------
+# ---- retention ----------
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of the rows of tasks that are older, and of the sums of windows that are; whether there may be more. What is
-    granted and was paid of it stays added up, and grants stay."""
+    """Delete a part of the older rows of tasks, and of older sums of windows; return whether there may be more. Grants and their
+    sums stay."""
     before = now_ms - kept_ms
     key = (ledger.c.kind, ledger.c.id, ledger.c.fund)
     old = select(*key).where(ledger.c.at < before, ledger.c.kind == "task").order_by(ledger.c.at)

@@ -1,10 +1,10 @@
-"""Carries what has happened from the outbox in Redis to SQL.
+"""Moves records from the outbox in Redis to SQL.
 
-Every replica does, a page at a time: entries that nobody has yet come to one of them, are written in one transaction, and
-only then forgotten in Redis. Who dies or is cut off in between leaves them to the others, who take them once they have been
-idle for longer than any transaction lasts; they may then be written twice, so whatever is written bears that: an entry's row
-is known by its task. All replicas read as one consumer of one group: whose an entry is matters to nobody, and none is left
-over of a replica that is gone. While SQL is unavailable entries wait; beyond `outbox_max_entries` no task is accepted.
+Every replica does, a page at a time: it claims new entries, writes them in one transaction, and only then deletes them in Redis.
+If it dies or loses a connection in between, other replicas claim these entries once they have been idle for longer than any
+transaction lasts. Entries can be written twice, so writes are idempotent: the key of a row is its task. All replicas read as one
+consumer of one group, so no consumer is left over when a replica is gone. While SQL is unavailable entries wait; above
+`outbox_max_entries` no task is accepted.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ log = structlog.get_logger("fairlane.gateway")
 
 GROUP, CONSUMER = "sql", "replicas"
 PAGE = 500
-LOOK_S = 1.0
-"""How often somebody looks for new entries: so late are records."""
+POLL_S = 1.0
+"""Between two reads of new entries, and so the delay of records."""
 LEFT_MS = round(DEADLINE_S * 4000)
-"""An entry that was taken and not recorded for so long is left: no transaction lasts as long."""
-LOOK_FOR_LEFT_S = 10.0
+"""An entry that was claimed and not written for this time is claimed again: no transaction lasts as long."""
+LEFT_POLL_S = 10.0
 CATCH_UP_S = 1.0
-AGAIN_S = 2.0
-"""How often it is tried again while SQL does not answer."""
+RETRY_S = 2.0
+"""Between two attempts while SQL is unavailable."""
 
 
 class Entry(NamedTuple):
@@ -46,19 +46,19 @@ class Entry(NamedTuple):
 
 
 class Table(Protocol):
-    """Where entries of one kind go."""
+    """Takes the entries of one kind."""
 
     async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
-        """Write entries in this transaction; how many were not there before. Raises anything for what cannot be written."""
+        """Write entries in this transaction; return the number of new ones. Raises any error for an invalid entry."""
         ...
 
 
 class Outbox:
-    """See the module. `start` begins, `close` ends; what waits then is left to others, or to the next start."""
+    """See the module. After `close`, other replicas or the next start move the rest."""
 
     stream = "outbox"
     page = PAGE
-    look_s = LOOK_S
+    poll_s = POLL_S
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Outbox:
         metrics: Recorder,
         replica: str,
     ) -> None:
-        """`tables`: by kind. An entry of another kind is a newer release's, and left to that."""
+        """`tables`: by kind. Entries of another kind are left to a newer release."""
         self._link = link
         self._outbox = keys(self.stream)
         self._database = database
@@ -78,9 +78,9 @@ class Outbox:
         self._replica = replica
         self._now = asyncio.get_running_loop().time
         self._page: list[Entry] = []
-        """What was taken and is not recorded yet."""
+        """Entries that were claimed and are not written yet."""
         self._made_group = False
-        """There was none: what is in the outbox is still to be looked at."""
+        """The group was created just now, and nothing was read."""
         self._left_from = b"0-0"
         self._look_for_left_at = 0.0
         self._hurry = asyncio.Event()
@@ -89,11 +89,11 @@ class Outbox:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to carry."""
+        """Start."""
         self._task = asyncio.create_task(self._run(), name="outbox")
 
     async def close(self) -> None:
-        """End. The page under way is carried first, for CATCH_UP_S at most: others would take it LEFT_MS later."""
+        """Stop, after the page under way, or after CATCH_UP_S: other replicas would claim it LEFT_MS later."""
         self._closing = True
         self._hurry.set()
         if self._task is not None:
@@ -101,7 +101,7 @@ class Outbox:
         await cancel_and_wait(self._task)
 
     async def catch_up(self) -> None:
-        """Wait until what is in the outbox now is in SQL, also what other replicas have taken; for CATCH_UP_S at most."""
+        """Wait until all current entries are in SQL, including those of other replicas; CATCH_UP_S at most."""
         if self._task is None or self._database.trouble is not None:
             return
         caught_up = asyncio.get_running_loop().create_future()
@@ -118,31 +118,31 @@ class Outbox:
             self._caught_up.discard(caught_up)
 
     async def _others_write(self) -> bool:
-        """Whether entries were taken just now and are not written yet. (What cannot be written lies for longer.)"""
+        """Return whether other replicas write entries now. (Entries that cannot be written are older.)"""
         taken = await self._link.command("XPENDING", self._outbox, GROUP, "-", "+", self.page)
         return any(idle_ms < CATCH_UP_S * 1000 for _, _, idle_ms, _ in taken)
 
     async def _run(self) -> None:
         while not self._closing:
-            pause = self.look_s
+            pause = self.poll_s
             self._hurry.clear()
             waiting = list(self._caught_up)
             try:
                 if await self.carry() or self._made_group:
                     pause = 0
             except StoreError:
-                pass  # which is told elsewhere
+                pass  # the link logs it
             except DatabaseUnavailable:
-                pause = AGAIN_S
+                pause = RETRY_S
             except Exception:  # entries stay where they are, and are tried again
                 log.exception("cannot carry records to SQL", replica=self._replica)
-                pause = AGAIN_S
+                pause = RETRY_S
             if pause:
                 _answer(waiting)
             await wait_event(self._hurry, pause)
 
     async def carry(self) -> bool:
-        """Carry one page; whether there may be more. Raises StoreError, DatabaseUnavailable: call again, nothing is lost."""
+        """Move one page; return whether there may be more. Raises StoreError, DatabaseUnavailable: then nothing is lost."""
         if not self._page:
             self._page = await self._take()
         page = self._page
@@ -155,11 +155,11 @@ class Outbox:
         return len(page) >= self.page
 
     async def _forget(self, page: Sequence[Entry], recorded: Sequence[bytes]) -> None:  # noqa: ARG002 - for others
-        """SQL has these entries of a page."""
+        """Delete these entries of a page, which SQL has."""
         await self._link.run("confirm_recorded", GROUP, *recorded)
 
     async def _take(self) -> list[Entry]:
-        """What others have left, else what is new."""
+        """Claim entries that are left over, else new ones."""
         self._made_group = False
         try:
             return await self._take_left() or await self._take_new()
@@ -182,7 +182,7 @@ class Outbox:
         )
         self._left_from = reply[0]
         if self._left_from == b"0-0":
-            self._look_for_left_at = self._now() + LOOK_FOR_LEFT_S
+            self._look_for_left_at = self._now() + LEFT_POLL_S
         return _entries(reply[1])
 
     async def _take_new(self) -> list[Entry]:
@@ -192,16 +192,14 @@ class Outbox:
         return _entries(reply[0][1]) if reply else []
 
     async def _record(self, page: Sequence[Entry]) -> list[bytes]:
-        """Write a page; the ids of what SQL has now. What cannot be written stays in the outbox, and does not hold up others."""
+        """Write a page; return the ids of the entries that SQL has. Entries that cannot be written stay in the outbox."""
         known = [entry for entry in page if entry.kind in self._tables]
         try:
             await self._commit(known)
             return [entry.id for entry in known]
         except DatabaseUnavailable:
             raise
-        except (
-            Exception
-        ):  # one of them is to blame, and nothing is written: each by itself, so that it holds up no other
+        except Exception:  # one entry is invalid, and nothing is written: write each by itself
             recorded = []
             for entry in known:
                 try:
@@ -209,9 +207,7 @@ class Outbox:
                     recorded.append(entry.id)
                 except DatabaseUnavailable:
                     raise
-                except (
-                    Exception
-                ):  # it stays where it is, and is taken again when it has been idle for LEFT_MS
+                except Exception:  # it stays, and is claimed again when it has been idle for LEFT_MS
                     log.exception(
                         "a record cannot be written: it stays in the outbox", entry=entry.id.decode()
                     )

@@ -1,4 +1,4 @@
-"""All that outlives Redis, wired: carried from there to SQL, read there, and forgotten when its time is over."""
+"""Wires the records: moved from Redis to SQL, read there, and deleted after their retention."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ BATCHES_DAYS = 30
 
 
 class Records:
-    """The records of a gateway. `parts` begin and end with it."""
+    """The records of a gateway. `parts` start and stop with it."""
 
     def __init__(
         self,

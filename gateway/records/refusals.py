@@ -1,7 +1,8 @@
-"""Calls that were refused, for want of room or because of a limit: counted by key, code and minute.
+"""Rejected calls, counted by key, code and minute.
 
-Each process counts what it refuses, and brings a minute's counts to the outbox when the minute is over, and what is left when it
-ends. The rows are known by process and minute: brought or written twice, they count once. Who is killed takes a minute with it.
+Each process counts its own, and adds the counts of a minute to the outbox when the minute is over, and the rest when it stops.
+The key of their rows has process and minute, so entries that are added or written twice count once. A process that is killed
+loses a minute.
 """
 
 import asyncio
@@ -28,9 +29,9 @@ log = structlog.get_logger("fairlane.gateway")
 
 MINUTE_MS = 60_000
 MAX_COUNTED = 1000
-"""Keys and codes of a minute that are told apart; what is beyond them counts as OTHER."""
+"""Different keys and codes of a minute; others count as OTHER."""
 MAX_KEPT = 60
-"""Minutes that wait in memory while Redis is away; then those before are forgotten."""
+"""Minutes in memory while Redis is unavailable; older ones are dropped."""
 OTHER = "(other)"
 CLOSE_S = 2.0
 
@@ -39,7 +40,7 @@ _unpack = msgspec.msgpack.Decoder(_Entry).decode
 
 
 class Refusals:
-    """Counts. `start` begins, `close` ends. `now_ms` tells the time."""
+    """The counts of this process."""
 
     def __init__(self, link: RedisLink, keys: Keys, replica: str, now_ms: Callable[[], int] = now_ms) -> None:
         self._link = link
@@ -47,11 +48,11 @@ class Refusals:
         self._replica = replica
         self._now_ms = now_ms
         self._counts: dict[int, Counter[tuple[str, str]]] = {}
-        """Of each minute, by its beginning."""
+        """By the beginning of the minute."""
         self._task: asyncio.Task[None] | None = None
 
     def count(self, key_id: str, code: str) -> None:
-        """A call with this key was refused."""
+        """Count a rejected call of a key."""
         now = self._now_ms()
         minute = now - now % MINUTE_MS
         counts = self._counts.setdefault(minute, Counter())
@@ -63,13 +64,13 @@ class Refusals:
         counts[which] += 1
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         self._task = run_periodically(
             "refusals", MINUTE_MS / 1000, self._run, expected=(StoreError,), delay_s=self._next_minute_s()
         )
 
     async def close(self) -> None:
-        """Bring what is counted, as long as that takes no time, and end."""
+        """Add the rest to the outbox, if Redis answers soon, and stop."""
         await cancel_and_wait(self._task)
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -86,7 +87,7 @@ class Refusals:
         return (MINUTE_MS - self._now_ms() % MINUTE_MS) / 1000 + 0.05
 
     async def bring(self, over_at: int) -> None:
-        """Bring the minutes that are over at this instant to the outbox. Raises StoreError: what is not brought stays."""
+        """Add the minutes that are over at this instant to the outbox. Raises StoreError: the rest stays."""
         for minute in sorted(self._counts):
             if minute + MINUTE_MS > over_at:
                 break
@@ -97,7 +98,7 @@ class Refusals:
 
 
 class RefusalTable:
-    """Where entries of the kind `refusals` go."""
+    """Takes entries of the kind `refusals`."""
 
     async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
         """See `outbox.Table`."""
@@ -105,14 +106,14 @@ class RefusalTable:
         for entry in packed:
             replica, minute, counts = _unpack(entry)
             for key_id, code, count in counts:
-                told = {"minute": minute, "key_id": key_id, "code": code, "replica": replica, "count": count}
-                rows.append(told)
+                row = {"minute": minute, "key_id": key_id, "code": code, "replica": replica, "count": count}
+                rows.append(row)
         return await insert_new(connection, refusals, rows)
 
 
 @dataclass(frozen=True, slots=True)
 class WantedRefusals:
-    """Which: of minutes from `since` to before `until`, ms; what is empty is not asked for."""
+    """A filter: minutes from `since` to before `until`, ms; empty fields match all."""
 
     since: int = 0
     until: int = 10**15
@@ -123,7 +124,7 @@ class WantedRefusals:
 async def read_page(
     connection: AsyncConnection, wanted: WantedRefusals, after: str, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """Counts by minute, key and code, the newest minute first, and the `after` that goes on. Raises ApiError."""
+    """Return counts by minute, key and code, the newest minute first, and the `after` of the next page. Raises ApiError."""
     columns = refusals.c
     order = columns.minute, columns.key_id, columns.code
     found = select(*order, func.sum(columns.count))
@@ -146,7 +147,7 @@ async def read_page(
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of what is older; whether there may be more."""
+    """Delete a part of the older rows; return whether there may be more."""
     before_ms = now_ms - kept_ms
     first = await connection.scalar(select(func.min(refusals.c.minute)))
     if first is None or first >= before_ms:

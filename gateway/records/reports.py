@@ -1,4 +1,4 @@
-"""Reads usage records: sums of tasks, and the tasks themselves. Sums are never made of all rows: those of days are there."""
+"""Reads usage records: sums, and the tasks themselves. Sums come from the tables of sums, never from all rows."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +28,10 @@ DIMENSIONS = {
     "day": "began",
     "hour": "began",
 }
-"""By what tasks can be added up, and the column."""
+"""What sums can be grouped by, and the column."""
 SPANS = {"day": DAY_MS, "hour": HOUR_MS}
 USUAL_DAYS, USUAL_HOURS = 30, 48
-"""How far back it goes where nobody says."""
+"""The default periods."""
 MEASURED = dict(
     zip(
         MEASURES,
@@ -44,7 +44,7 @@ MEASURED = dict(
     )
 )
 PIECE = 500
-"""Rows that are made at once: callers are served between."""
+"""Rows that are converted without a break for other tasks of the event loop."""
 SHOWN = {
     "task": "taskId",
     "ended": "endedAt",
@@ -79,16 +79,16 @@ SHOWN = {
     "stage": "stageIndex",
     "part": "part",
 }
-"""Columns of a row, and what callers are told them as; costs in credits. Of a stage or part the task is its chain."""
+"""Columns of a row, and their names in answers; costs are in credits. The task of a stage or part is its chain."""
 TASK_COLUMNS = [
     column for name in SHOWN.values() for column in ((name, "category") if name == "code" else (name,))
 ]
-"""What callers are told of a task: those, and the category of its code."""
+"""The columns of a task in answers: those, and the category of its code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which tasks, by when they ended: from `since` to before `until`, ms. `filters`: by the names of the calls' parameters."""
+    """A filter: tasks that ended from `since` to before `until`, ms. `filters`: by the names of the calls' parameters."""
 
     since: int
     until: int
@@ -96,22 +96,22 @@ class Wanted:
 
 
 class Report(NamedTuple):
-    """Sums: `rows` by what was asked, `total` of all that is wanted."""
+    """Sums: `rows` by group, and their `total`."""
 
     rows: list[dict[str, Any]]
     total: dict[str, int | Decimal]
     more: bool
-    """There are rows beyond the limit, which `total` holds, too."""
+    """There are more rows, which `total` includes."""
 
 
 class UsageReports:
-    """Use cases. All raise DatabaseUnavailable, and ApiError for what cannot be told, or not now. `who` asks: the id of a key."""
+    """Use cases. All raise DatabaseUnavailable and ApiError. `who`: the id of the client's key."""
 
     def __init__(self, slots: ReportSlots) -> None:
         self._slots = slots
 
     async def sums(self, by: Sequence[str], wanted: Wanted, limit: int, who: str = "") -> Report:
-        """Tasks added up: those with most tokens first, times in their order."""
+        """Return sums, those with most tokens first, times in their order."""
         table, where = _source(by, wanted)
         columns: list[ColumnElement[Any]] = [table.c[DIMENSIONS[name]] for name in by]
         sums = _sums(table)
@@ -128,7 +128,7 @@ class UsageReports:
     async def tasks(
         self, wanted: Wanted, after: str, limit: int, who: str = ""
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Rows of tasks, those that ended last first, and the `after` that goes on."""
+        """Return tasks, those that ended last first, and the `after` of the next page."""
         found: Select[Any] = select(usage).where(
             usage.c.ended >= wanted.since, usage.c.ended < wanted.until, *_filters(usage, wanted)
         )
@@ -149,7 +149,7 @@ Made = TypeVar("Made")
 
 
 async def in_pieces(items: Sequence[Item], make: Callable[[Item], Made]) -> list[Made]:
-    """What is made of each; others have their turn between two pieces."""
+    """Convert all items, with breaks for other tasks of the event loop."""
     made: list[Made] = []
     for first in range(0, len(items), PIECE):
         made += map(make, items[first : first + PIECE])
@@ -158,7 +158,7 @@ async def in_pieces(items: Sequence[Item], make: Callable[[Item], Made]) -> list
 
 
 def period(by: Sequence[str], since: str, until: str, now_ms: int) -> tuple[int, int]:
-    """From when to when, in whole days, or hours `by` these. Pure. Raises ApiError for what is no time."""
+    """Return a period in whole days, or hours if `by` has them. Pure. Raises ApiError."""
     span = HOUR_MS if "hour" in by else DAY_MS
     end = read_time(until, "to") if until else now_ms + 1
     end = -(-end // span) * span
@@ -200,13 +200,13 @@ def _sums(table: Table) -> list[Any]:
 
 
 def _total(by: Sequence[str], wanted: Wanted) -> Select[Any]:
-    """Of all that is wanted; from the sums without users where nobody asks for one, which are few."""
+    """Return a query of the total, from the sums without users if no user is named: these are few."""
     table, where = _source(by, wanted)
     return select(*_sums(table)).where(where)
 
 
 def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
-    """The table of sums that can tell it, and which of its rows. That of routes has only the tasks that have one."""
+    """Return the table of sums for a report, and a filter of its rows. That of routes has only tasks with a route."""
     asked = {*by, *wanted.filters}
     if "route" in asked:
         if other := sorted(asked & {"user", "hour", "status", "code", "category"}):
@@ -230,7 +230,7 @@ def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
 
 
 def columns_by(by: Sequence[str]) -> list[str]:
-    """What the rows of sums by these tell first: beside a code its category."""
+    """Return the first columns of sums: after a code its category."""
     return [column for name in by for column in ((name, "category") if name == "code" else (name,))]
 
 

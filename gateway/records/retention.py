@@ -1,4 +1,4 @@
-"""Forgets records whose time is over: a little at a time, beside everything else."""
+"""Deletes records after their retention, a part at a time."""
 
 import asyncio
 import random
@@ -14,10 +14,10 @@ from fairlane.queues.loops import cancel_and_wait, run_periodically
 
 LOOK_S = 600.0
 REST_S = 0.2
-"""Between two parts, so that records are written between."""
+"""Between two parts, so that records can be written."""
 
 Purge = Callable[[AsyncConnection, int, int], Awaitable[bool]]
-"""Deletes a part of what is older at an instant than it is kept, both ms; whether there may be more."""
+"""Deletes a part of the rows that at an instant are older than their retention, both ms; returns whether there may be more."""
 
 
 class Kept(NamedTuple):
@@ -25,34 +25,33 @@ class Kept(NamedTuple):
 
     purge: Purge
     ms: Callable[[], int]
-    """How long one is kept behind the instant that counts for it: its end, its creation, or the one until which it is kept."""
+    """The retention, from the end of a row, its creation, or its expiry."""
 
 
 class Retention:
-    """Every replica does it, and takes nothing away from another one that does. `start` begins, `close` ends."""
+    """Runs in every replica."""
 
     def __init__(self, database: Database, kinds: Sequence[Kept]) -> None:
-        """`kinds`: what is forgotten."""
         self._database = database
         self._kinds = kinds
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         first = random.uniform(0, LOOK_S)  # noqa: S311 - not all replicas at the same time
         self._task = run_periodically(
             "retention", LOOK_S, self._run, expected=(DatabaseUnavailable,), delay_s=first
         )
 
     async def close(self) -> None:
-        """End."""
+        """Stop."""
         await cancel_and_wait(self._task)
 
     async def _run(self) -> float:
         return REST_S if await self.forget(now_ms()) else LOOK_S
 
     async def forget(self, now_ms: int) -> bool:
-        """Delete a part; whether there may be more. Raises DatabaseUnavailable."""
+        """Delete a part; return whether there may be more. Raises DatabaseUnavailable."""
         more = False
         for kind in self._kinds:  # each in a transaction of its own, which is short
             async with self._database.writing() as connection:

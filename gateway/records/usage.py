@@ -1,4 +1,4 @@
-"""Writes usage records, adds them up, and forgets them when their time is over."""
+"""Writes usage records and their sums, and deletes them after their retention."""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -19,27 +19,27 @@ from fairlane.queues.tasks import State
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 HOURS_KEPT_MS = 3 * DAY_MS
-"""For so long there are sums of hours."""
+"""The retention of sums of hours."""
 MAX_NAMES = 100
-"""Models of a key and day that are told apart in sums by names that are not configured, where any name runs (`*`): others are
-OTHER. (Of a process: another one counts anew.)"""
+"""Names of models that are not configured (where `*` runs any name) in the sums of a key and day, for each process: others are
+OTHER."""
 MAX_KEYS = 1000
-"""Keys and days for which it is known which names those are; the ones that were longest without a task begin anew."""
+"""Keys and days whose names are remembered; the least recently used ones are dropped."""
 MAX_PURGED = 1000
 MAX_ROWS = 500
 """Rows of one statement: SQLite takes 32,766 values."""
 
 Sums = dict[tuple[Any, ...], list[int]]
-"""Measures (MEASURES) by the columns that tell rows apart."""
+"""Measures (MEASURES) by the columns of the primary key."""
 
 
 class UsageTable:
-    """Where entries of the kind `usage` go."""
+    """Takes entries of the kind `usage`."""
 
     def __init__(
         self, tier_of: Callable[[str], str], configured: Callable[[], Container[str]] = tuple
     ) -> None:
-        """`tier_of`: of a queue, '' where there is none of this name any more. `configured`: the models that are."""
+        """`tier_of` returns the tier of a queue, '' if it is gone; `configured` the configured models."""
         self._tier_of = tier_of
         self._configured = configured
         self._names: OrderedDict[tuple[int, str], Names] = OrderedDict()
@@ -47,12 +47,12 @@ class UsageTable:
     async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
         """See `outbox.Table`. Only rows that were not there before are added to the sums, in the same transaction."""
         rows = {row.task: row for row in (read_usage(entry, self._tier_of) for entry in packed)}
-        # sorted: two writers that lock rows in the same order never wait for each other in a circle
+        # sorted: all writers lock rows in the same order, so there is no deadlock
         new = [rows[task] for task in sorted(rows)]
         try:
             async with connection.begin_nested():
                 await insert_rows(connection, usage, new)
-        except IntegrityError:  # somebody who was cut off has written some of them
+        except IntegrityError:  # a replica that was cut off has written some of them
             written = await insert_rows(
                 connection, usage, new, "ON CONFLICT (task) DO NOTHING RETURNING task"
             )
@@ -64,7 +64,7 @@ class UsageTable:
         return len(new)
 
     def add_up(self, rows: Iterable[UsageRow]) -> list[tuple[SqlTable, Sums]]:
-        """What rows add to the tables of sums."""
+        """Return what rows add to the tables of sums."""
         configured = self._configured()
         fine: Sums = {}
         for row in rows:
@@ -98,7 +98,7 @@ class UsageTable:
         return [(usage_sums, of_all), (usage_users, of_users), (usage_routes, of_routes)]
 
     def _known(self, row: UsageRow) -> str:
-        """The name of a model that a caller may have made up, or OTHER: no key uses up what another one may name."""
+        """Return the name of a model that a client may have invented, or OTHER. Each key has its own limit."""
         of = row.ended - row.ended % DAY_MS, row.key_id
         names = self._names.setdefault(of, Names(MAX_NAMES))
         self._names.move_to_end(of)
@@ -108,7 +108,7 @@ class UsageTable:
 
 
 _OF_STATE: dict[str, int] = {State.COMPLETED: 1, State.FAILED: 2, State.CANCELLED: 3}
-"""Which measure counts tasks of a state."""
+"""The measure that counts tasks of a state."""
 
 
 def _empty() -> "defaultdict[tuple[Any, ...], list[int]]":
@@ -122,17 +122,17 @@ def _add(to: list[int], part: list[int]) -> None:
 
 @cache
 def adding(table: SqlTable) -> str:
-    """What adds rows of sums to those that are there."""
+    """Return the clause that adds rows of sums to existing ones."""
     key = ", ".join(column.name for column in table.primary_key)
     sums = ", ".join(f"{measure} = {table.name}.{measure} + excluded.{measure}" for measure in MEASURES)
     return f"ON CONFLICT ({key}) DO UPDATE SET {sums}"
 
 
-# ---- the end of their time ----------
+# ---- retention ----------
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of what is older; whether there may be more."""
+    """Delete a part of the older rows; return whether there may be more."""
     before = now_ms - kept_ms
     oldest = select(usage.c.task).where(usage.c.ended < before).order_by(usage.c.ended).limit(MAX_PURGED)
     rows = (await connection.execute(delete(usage).where(usage.c.task.in_(oldest)))).rowcount

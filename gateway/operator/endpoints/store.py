@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import endpoints, facts
-from fairlane.gateway.database.versions import look_at, version_in
+from fairlane.gateway.database.versions import read_version, version_in
 from fairlane.gateway.settings import EndpointSettings
 from fairlane.queues.clock import now_ms
 
@@ -50,7 +50,7 @@ class EndpointStore:
 
     async def version(self) -> str:
         """Moves with every change."""
-        return await look_at(self._database, VERSION)
+        return await read_version(self._database, VERSION)
 
     async def all(self) -> StoredEndpoints:
         """All of them."""
