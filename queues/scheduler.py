@@ -285,11 +285,6 @@ class Scheduler:
         fields = _fields(await self._link.command("HGETALL", self._keys("balance", subject=subject)))
         return Balance(fields) if "balance" in fields else None
 
-    async def subjects(self, most: int) -> list[str]:
-        """Whose balances are known here: at most so many."""
-        found = await self._link.command("ZRANGE", self._keys("balances"), 0, most - 1)
-        return [subject.decode() for subject in found]
-
     async def load_balance(self, subject: str, funds: Funds, window: str = "") -> bool:
         """Tell what SQL knows of a subject, and of a window; whether it was not known. What is known here is not set back."""
         said = (funds.granted, funds.grants, funds.spent, funds.number)

@@ -15,7 +15,7 @@ from fairlane.gateway.api.dependencies import (
 )
 from fairlane.gateway.api.operator_schemas import LedgerEntry, QuotaGranted, QuotaShown
 from fairlane.gateway.api.queries import PLAIN, Count, Filter, Plain, Since, Until, between
-from fairlane.gateway.api.schemas import INTEGER, NULLABLE, json, listed
+from fairlane.gateway.api.schemas import INTEGER, json, listed
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.operator.quota import NewGrant, read_subject
 from fairlane.queues.clock import now_ms
@@ -42,9 +42,7 @@ After = Annotated[str, Query(max_length=300, pattern=PLAIN), Plain]
 
 @router.get(
     "/api/admin/balances",
-    **described(
-        "admin.quota.list", "List balances", listed("rows", QuotaShown, now=INTEGER, databaseError=NULLABLE)
-    ),
+    **described("admin.quota.list", "List balances", listed("rows", QuotaShown, now=INTEGER)),
 )
 async def standings(
     operator: OperatorDep,

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -12,7 +12,6 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.credits.amounts import MAX_CREDITS, credits_of, plain_credits, read_credits
 from fairlane.gateway.credits.prices import unpack
 from fairlane.gateway.current import Current
-from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.bodies import Note, read_body
@@ -22,8 +21,6 @@ from fairlane.gateway.records.ledger import GRANTED, LedgerRow
 from fairlane.queues.clock import now_ms
 from fairlane.queues.overrides import Actor
 
-Find = Callable[[str, str, str, int], Awaitable[tuple[list[str], str]]]
-"""`Balances.subjects`, and the same without SQL."""
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _Credits = Annotated[
     int,
@@ -105,37 +102,24 @@ class QuotaAdmin:
         self._audit = audit
 
     async def page(self, wanted: Subject | None, text: str, after: str, limit: int) -> dict[str, Any]:
-        """How those stand who were granted something or have paid: all, those of a key, or one user; and where to go on.
+        """Return balances: all, those of a key, or of one user, and the `after` of the next page.
 
-        Who is named is always there. Raises ApiError(404) for a key of which nobody knows anything. While the database is away
-        it is told of those whom Redis knows (`databaseError`: why); who is named and is not known there is DatabaseUnavailable.
+        A named key or user is always among them. Raises ApiError(404) for an unknown key.
         """
-        balances, away = self._balances, None
-        try:
-            names, more = await self._names(balances.subjects, wanted, text, after, limit)
-            if (
-                wanted is not None
-                and not await self._known(wanted.key_id)
-                and not await balances.known(names)
-            ):
-                raise no_key(wanted.key_id)
-            standings = await balances.standings(self._texts(names))
-        except DatabaseUnavailable as error:
-            away = str(error)
-            names, more = await self._names(balances.subjects_in_redis, wanted, text, after, limit)
-            standings = await balances.standings_in_redis(self._texts(names))
-            if wanted is not None and not standings:
-                raise
-        rows = [self._shown(standing) for standing in standings]
-        return {"now": now_ms(), "rows": rows, "next": more or None, "databaseError": away}
+        balances = self._balances
+        names, more = await self._names(wanted, text, after, limit)
+        if wanted is not None and not await self._known(wanted.key_id) and not await balances.known(names):
+            raise no_key(wanted.key_id)
+        rows = [self._shown(row) for row in await balances.standings(self._texts(names))]
+        return {"now": now_ms(), "rows": rows, "next": more or None}
 
     async def _names(
-        self, find: Find, wanted: Subject | None, text: str, after: str, limit: int
+        self, wanted: Subject | None, text: str, after: str, limit: int
     ) -> tuple[list[str], str]:
-        """Of whom a page tells, who is named first; and behind whom the next one begins."""
+        """Return the names of a page, a named key or user first, and the `after` of the next page."""
         if wanted is not None and wanted.user:
             return [wanted.name], ""
-        names, more = await find(wanted.key_id if wanted else "", text, after, limit)
+        names, more = await self._balances.subjects(wanted.key_id if wanted else "", text, after, limit)
         first = [wanted.name] if wanted is not None and not after else []
         return [*first, *(name for name in names if name not in first)], more
 

@@ -39,7 +39,6 @@ LOAD_S = 5.0
 LOADS = 2
 """Concurrent loads: keys and records need connections, too."""
 CHANGE_S = 5.0
-MAX_IN_REDIS = 10_000
 MAX_GRANTED = 10**18
 """Micro-credits of one subject, all grants together, so that sums in SQL and Redis fit 64 bits."""
 
@@ -161,30 +160,6 @@ class Balances:
             _standing(subject, budget, known.get(subject), funds.get(subject, Funds()))
             for subject, budget in budgets.items()
         ]
-
-    async def standings_in_redis(self, wanted: Mapping[str, str]) -> list[BalanceRow]:
-        """Return the balances that Redis has, without budgets that it does not have."""
-        asked = await asyncio.gather(*map(self._scheduler.balance, wanted))
-        found = []
-        for (subject, quota), balance in zip(wanted.items(), asked, strict=True):
-            if balance is not None:
-                budget = _budget(quota)
-                known = budget if budget[2] in balance.windows else _budget("")
-                found.append(_standing(subject, known, balance, Funds()))
-        return found
-
-    async def subjects_in_redis(
-        self, of_key: str, text: str, after: str, limit: int
-    ) -> tuple[list[str], str]:
-        """Return the same as `subjects` from up to MAX_IN_REDIS subjects that Redis has."""
-        found = sorted(
-            name
-            for name in await self._scheduler.subjects(MAX_IN_REDIS)
-            if name > after
-            and text in name.lower()
-            and (not of_key or name[2:] == of_key or name.startswith(f"u:{of_key}/"))
-        )
-        return found[:limit], found[limit - 1] if len(found) > limit else ""
 
     async def subjects(self, of_key: str, text: str, after: str, limit: int) -> tuple[list[str], str]:
         """Return names of subjects in the ledger, in their order, and the `after` of the next page ('': there is none): all, or

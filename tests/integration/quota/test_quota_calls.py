@@ -431,7 +431,7 @@ async def test_viewers_see_and_do_not_grant_and_callers_do_neither(nothing_grant
     assert (await row_of(nothing_granted, key="app"))["balance"] == 0
 
 
-async def test_while_the_database_is_away_operators_see_what_redis_knows_and_nothing_is_granted_or_guessed(
+async def test_while_the_database_is_unavailable_tasks_use_the_balances_in_redis_and_no_credits_are_granted(
     redis_url: str, tmp_path: Path
 ) -> None:
     with running_postgres() as server:
@@ -444,22 +444,9 @@ async def test_while_the_database_is_away_operators_see_what_redis_knows_and_not
         ):
             talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
             await grant(talk, key="app", credits=1)
-            for user in ("site/ann", "site/bob", "site/cat"):
-                await grant(talk, user=user, credits=1)
             await run(talk, worker, app)
-            before = await told(talk.http, QUOTA)
-            assert before["databaseError"] is None
             server.stop()
-            page = await told(talk.http, QUOTA)
-            assert "fl-pg-" in page["databaseError"]
-            names = [row["user"] or row["key"] for row in page["rows"]]
-            assert names == ["app", "site/ann", "site/bob", "site/cat"]
-            assert page["rows"][0] == before["rows"][0]
-            assert (page["rows"][1]["balance"], page["rows"][1]["budget"]) == (1, None), "SQL alone knows it"
-            first = await told(talk.http, QUOTA, key="site", limit=2)
-            rest = await told(talk.http, QUOTA, key="site", limit=2, after=first["next"])
-            assert ([row["user"] for row in rest["rows"]], rest["next"]) == (["site/cat"], None)
-            assert (await told(talk.http, QUOTA, 503, key="cheap"))["code"] == "DATABASE_UNAVAILABLE"
+            assert (await told(talk.http, QUOTA, 503))["code"] == "DATABASE_UNAVAILABLE"
             assert (await grant(talk, 503, key="app", credits=1))["code"] == "DATABASE_UNAVAILABLE"
             refused = await cheap.post("/api/openai", json=BODY)
             assert (refused.status_code, refused.json()["code"]) == (503, "DATABASE_UNAVAILABLE")

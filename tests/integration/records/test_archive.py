@@ -161,7 +161,7 @@ async def test_killed_between_writing_and_forgetting_it_is_there_once(
         run = gateway.link.run
 
         def die(name: str, *args: Any) -> Any:
-            if name == "archived":
+            if name == "confirm_archived":
                 raise StoreUnavailable("killed", sent=True)
             return run(name, *args)
 
