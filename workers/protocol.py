@@ -110,7 +110,7 @@ class Sdk(Struct, rename="camel"):
 
 
 class ModelInfo(Struct, rename="camel", omit_defaults=True, frozen=True):
-    """What clients see of a model: tokens of input and output together, and whose it is."""
+    """A model as clients see it: its context length, and its owner."""
 
     context_length: Annotated[int, Meta(ge=1, le=2**53 - 1)] | None = None
     owned_by: Annotated[str, Meta(min_length=1, max_length=100, pattern=PRINTABLE)] | None = None
@@ -142,7 +142,7 @@ class TaskAck(_Message, tag="taskAck"):
 
 
 class TaskSent(_Message, tag="taskSent"):
-    """What the task asks its target for has left. Only for a task that says `tellSent`."""
+    """The request of a task to its target has left. Only for a task with `tellSent`."""
 
     task_id: Id
     attempt: Attempt

@@ -34,11 +34,10 @@ _PASSED_THROUGH = ("usage", "extra", "toolCalls")
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a task.
+    """The outcome of a task.
 
-    `deltas` are the worker's deltas as they stood on the wire, `chunks` the number of deltas in each frame
-    that brought some. `error` is None for success. `rejected` is the reason if the worker would not run it. `sent`: it said that
-    its request has left.
+    `deltas` are the worker's deltas as sent, `chunks` the number of deltas in each chunk frame. `error` is None for success.
+    `rejected` is the reason if the worker rejected the task. `sent`: it reported that its request has left.
     """
 
     task_id: str
@@ -62,7 +61,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame as recorded: on which connection (from 1), who sent it, and what it says."""
+    """One recorded frame: its connection (from 1), its sender, and its message."""
 
     connection: int
     from_worker: bool

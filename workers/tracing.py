@@ -54,7 +54,7 @@ class Span:
         self._span.add_event(name)
 
     def end(self, error: str = "", *, at_ns: int | None = None) -> None:
-        """It is over; `error`: the code of what went wrong."""
+        """End the span; `error` is a failure code."""
         if self._ended:
             return
         self._ended = True
@@ -98,7 +98,7 @@ class Tracer:
         return Span(span)
 
     async def close(self) -> None:
-        """Send what is left, within the time of one export."""
+        """Send the remaining spans, within the time of one export."""
         await asyncio.to_thread(self._provider.shutdown)
 
 

@@ -1,4 +1,4 @@
-"""What a connection answers by itself, without asking the application: whole answers, after which it closes."""
+"""Answers of the connection itself, without the application. Each is whole, and closes the connection."""
 
 import msgspec
 

@@ -103,7 +103,7 @@ class Exchange(DirectExchange):
     # ---- from the connection ----------
 
     def start(self, application: Application, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        """Let the application answer."""
+        """Start the application."""
         task: asyncio.Task[None] = loop.create_task(application(self.scope, self.receive, self.send))  # type: ignore[arg-type]
         task.add_done_callback(self._over)
         return task
@@ -123,7 +123,7 @@ class Exchange(DirectExchange):
             self._wake()
 
     def disconnect(self) -> None:
-        """The client is gone, or is to hear nothing more."""
+        """Stop the exchange: the client is gone, or gets no answer."""
         if not self.complete:
             self.disconnected = True
         self._drop_body()
@@ -235,7 +235,7 @@ class Exchange(DirectExchange):
         self._wire.loop.call_soon(self._flush)
 
     def _head_of(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """The head of the answer, and how its body is to be framed."""
+        """Return the head of the answer, and decide the framing of its body."""
         lines = [STATUS_LINES[status], self._wire.default_lines()]
         closes = False
         measured = status in (204, 304)

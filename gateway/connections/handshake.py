@@ -23,7 +23,7 @@ def handshake_head(method: bytes, url: bytes, headers: Sequence[tuple[bytes, byt
 def hand_over(
     transport: Any, head: bytes, config: Config, state: ServerState, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Let a WebSocket have the connection, beginning with its head. If it cannot read that, the connection ends."""
+    """Hand the connection over to a WebSocket, beginning with its head. If it cannot read that, the connection ends."""
     make: Any = config.ws_protocol_class
     websocket = make(config=config, server_state=state, app_state={})
     joined = OneWrite(transport, loop)

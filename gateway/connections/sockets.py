@@ -20,11 +20,11 @@ _ENOUGH_FILES = 1 << 20
 
 
 class TooFewFiles(Exception):
-    """The process may not open as many files as it needs; says to the operator what to do."""
+    """The process may not open enough files; the message explains what the operator can do."""
 
 
 def raise_open_files() -> None:
-    """Let the process open as many files as it may. Where the system refuses, it stays as it is."""
+    """Raise the process's limit of open files to its maximum. If the system refuses, the limit stays."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -55,7 +55,7 @@ def connection_limit(most: int | None, files: int) -> int:
 
 
 def notice_vanished_peers(listener: socket.socket) -> None:
-    """Let connections of a listening TCP socket end when their peer's system does not answer any more; they inherit it."""
+    """End connections of a listening TCP socket when their peer's system no longer answers; they inherit the option."""
     if listener.family not in (socket.AF_INET, socket.AF_INET6):
         return
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -70,5 +70,5 @@ def notice_vanished_peers(listener: socket.socket) -> None:
 
 
 def address_of(name: Any) -> tuple[str, int] | None:
-    """Host and port of a socket's name; None for one that has none."""
+    """Return host and port of a socket's name; None if it has none."""
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None

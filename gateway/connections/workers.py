@@ -45,7 +45,7 @@ class OneWrite:
         return self._held_bytes + self._transport.get_write_buffer_size()
 
     def flush(self) -> None:
-        """Write what was held back; nothing when the peer has gone meanwhile."""
+        """Write the held frames; drop them if the peer is gone."""
         held = self._held
         if held:
             if not self._transport.is_closing():
@@ -150,7 +150,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self.transport.write(text)
 
     def hang_up(self, code: int, reason: str) -> None:
-        """End the connection from this side, once; what was said before goes first."""
+        """End the connection from this side, once, after the frames that were sent before."""
         if self._mute:
             return
         self.stop_keepalive()

@@ -71,11 +71,11 @@ class ChunkReader:
 
     @property
     def complete(self) -> bool:
-        """Whether the stream has said so, or each choice that was seen has had its finish reason."""
+        """Return whether the stream has ended by `[DONE]`, or each choice by its finish reason."""
         return self.done or (bool(self._ended) and self._open <= self._ended)
 
     def last(self) -> Delta | None:
-        """What the upstream said last of its speed (llama.cpp)."""
+        """Return the upstream's last report of its speed (llama.cpp)."""
         return None if self._timings is None else Delta(extra=of_the_answer({"timings": self._timings}))
 
     def read(self, event: bytes) -> list[Delta]:
@@ -110,7 +110,7 @@ class ChunkReader:
         return deltas
 
     def _tell(self, chunk: Chunk, delta: Delta) -> None:
-        """Put what is new of the answer as a whole into a delta. (One of its own would be output, which rules out a retry.)"""
+        """Put new members of the whole answer into a delta. A delta of their own would be output, which rules out a retry."""
         new = {
             name: raw
             for name in OF_THE_ANSWER
@@ -123,7 +123,7 @@ class ChunkReader:
 
 
 def check_event(event: bytes) -> None:
-    """Raise `ValueError` for one that is no UTF-8, or that would become more objects than are worth it."""
+    """Raise `ValueError` for an event that is not UTF-8, or that would become too many objects."""
     if not event.isascii():
         event.decode()  # strings are passed on unparsed, and nothing else would look into them
     if len(event) > LARGE and max(event.count(b":"), event.count(b"{")) > MAX_COLONS:
@@ -131,7 +131,7 @@ def check_event(event: bytes) -> None:
 
 
 def finish_of(reason: str) -> str:
-    """A finish reason by OpenAI's name; those that are failures raise `TaskError`: the answer is not what it was to be."""
+    """Return OpenAI's name of a finish reason. Raise `TaskError` for one that means a failure."""
     if reason in _FAILED:
         raise TaskError("UPSTREAM_ERROR", f"The upstream broke its answer off: {reason}.", retryable=True)
     return _FINISHES.get(reason, reason)
@@ -164,9 +164,8 @@ class StreamError(Exception):
 
 
 def delta_of(choice: dict[str, Raw]) -> Delta:
-    """One choice as a delta. Other members go into `extra`, those of its delta under `delta` there. None is called
-    `response`: that is said of the whole answer there.
-    """
+    """Return one choice as a delta. Unknown members go into `extra`, those of its delta into `extra.delta`. None is named
+    `response`, which holds members of the whole answer."""
     delta = Delta()
     extra: dict[str, Any] = {}
     for name, raw in choice.items():
@@ -235,7 +234,7 @@ def _read_delta(delta: Delta, members: dict[str, Raw]) -> dict[str, Raw]:
 
 
 def _text(name: str, raw: Raw, unknown: dict[str, Raw]) -> str | None:
-    """A text, or None for an empty one; what is no text (some send lists) goes to the unknown members."""
+    """Return a text, or None for an empty one. A value that is not a text (some send lists) becomes an unknown member."""
     value = _value.decode(raw)
     if isinstance(value, str):
         return value or None

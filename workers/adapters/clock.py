@@ -58,7 +58,7 @@ class Clock:
         return self._sooner(first_at, *first)
 
     def came(self) -> None:
-        """Something has come, whatever it says."""
+        """Record that bytes have arrived."""
         if self.has_output:
             self._silent_s += self._loop.time() - self._asked_at
 

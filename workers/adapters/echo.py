@@ -1,4 +1,4 @@
-"""Answers with what was asked: the smallest worker that behaves like a model."""
+"""Answers with the request's text: the smallest worker that behaves like a model."""
 
 import re
 from collections.abc import AsyncGenerator

@@ -128,7 +128,7 @@ class CallTarget:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamError:
-    """What an error body says: its sentence, the names that it gives the error (in lower case), the status that it stands for."""
+    """An error body: its message, the names of the error (in lower case), and the status that it stands for."""
 
     message: str
     names: frozenset[str]
@@ -181,7 +181,7 @@ def from_transport(error: httpx2.HTTPError, *, streaming: bool) -> TaskError:
 
 
 def unreadable(what: str) -> TaskError:
-    """The failure for an answer that is not what it should be."""
+    """Return the failure for an unreadable answer."""
     return TaskError("JSON_PARSE_FAILED", f"The upstream's answer is not what it should be: {what}.")
 
 

@@ -27,7 +27,7 @@ OURS = frozenset({"model", "stream", "stream_options", "n"})
 
 
 def forbidden_member(members: Mapping[str, Raw], allowed: Collection[str] = ()) -> str | None:
-    """The first member that a caller may not set, or None. One that is null says nothing and is let through."""
+    """Return the first member that a client may not set, or None. A null member is let through."""
     for name, value in members.items():
         folded = name.casefold()
         if name in allowed:

@@ -1,4 +1,4 @@
-"""What an upstream's list of models says of them. Pure."""
+"""Reads an upstream's list of models. Pure."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class _Listed(msgspec.Struct):
 
 
 class _Google(msgspec.Struct, rename="camel"):
-    """One of Gemini's list, whose names begin with `models/`."""
+    """An entry of Gemini's list, whose names begin with `models/`."""
 
     name: str
     input_token_limit: Any = None
@@ -58,7 +58,7 @@ _googles = msgspec.json.Decoder(_Google).decode
 
 
 def read_models(body: bytes) -> dict[str, ModelInfo]:
-    """By the upstream's name. Whatever is not as expected says nothing."""
+    """Return the listed models by the upstream's names. Unexpected entries are left out."""
     try:
         lists = msgspec.json.decode(body, type=_List)
     except (msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""OpenAI's answer objects, and what a payload asks for. Shared by the adapters that make answers up."""
+"""OpenAI's answer objects, and the members of a payload that they depend on. Shared by the adapters that invent answers."""
 
 import base64
 import hashlib

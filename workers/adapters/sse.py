@@ -46,7 +46,7 @@ class EventParser:
         return events
 
     def close(self) -> bytes | None:
-        """The stream has ended: the data of an event whose blank line is missing, or None."""
+        """End the stream. Return the data of an event without its blank line, or None."""
         if self._tail:
             self._take(bytes(self._tail))
             self._tail.clear()

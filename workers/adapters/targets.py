@@ -30,7 +30,7 @@ _MAX_ENCODINGS = 8
 
 
 class BadTarget(ValueError):
-    """A URL or a pattern that is refused, with a sentence that says why."""
+    """A rejected URL or pattern, with a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Target:
 
     @property
     def origin(self) -> str:
-        """As it stands in a URL: without the port that its scheme has anyway."""
+        """Return scheme, host and port, without the default port of the scheme."""
         port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{self.host}{port}"
 
     @property
     def url(self) -> str:
-        """The URL: this, and not what the caller wrote, is what is called."""
+        """Return the URL to call, in place of the client's spelling."""
         return f"{self.origin}{self.path}" + (f"?{self.query}" if self.query else "")
 
 
@@ -204,5 +204,6 @@ class Pattern:
 
     @property
     def precision(self) -> tuple[bool, ...]:
-        """Of two patterns that mean the same URL the greater one says it more exactly, segment by segment."""
+        """Return a key for sorting: of two patterns that match the same URL, the greater one is more exact, segment by
+        segment."""
         return (*(segment != "*" for segment in self.segments), self.segments[-1] != "*")

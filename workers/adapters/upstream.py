@@ -355,7 +355,7 @@ class Upstream:
 
 
 def _known_types(dialect: Dialect, asked: Iterable[str] | None) -> tuple[str, ...]:
-    """The task types to offer. Raises `ValueError` for one that the dialect cannot say."""
+    """Return the task types to offer. Raise `ValueError` for one that the API format does not have."""
     if asked is None:
         return dialect.task_types
     types = tuple(dict.fromkeys(asked))
@@ -391,7 +391,7 @@ async def _linger(parts: AsyncIterator[bytes]) -> None:
 
 
 def _name_of(url: httpx2.URL) -> str:
-    """Host and port; what is reached by a name that means another machine everywhere has this one's."""
+    """Return host and port; a loopback name becomes this machine's name."""
     host = url.host
     if host in ("localhost", "::1") or host.startswith("127."):
         host = socket.gethostname() or host

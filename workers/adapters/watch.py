@@ -11,9 +11,8 @@ log = logging.getLogger("fairlane.worker")
 
 
 class Watch:
-    """`ask` returns what is wrong with the upstream ('': nothing), within seconds; `report` hears it whenever that changes (None:
-    nothing). One question at a time. `close` ends it.
-    """
+    """Checks an upstream. `ask` returns what is wrong with it ('': nothing), within seconds; `report` is called when that changes
+    (None: nothing). There is one check at a time. `close` ends it."""
 
     def __init__(
         self, ask: Callable[[], Awaitable[str]], report: Callable[[str | None], None], rng: random.Random
@@ -38,7 +37,7 @@ class Watch:
             self._asking = self._loop.create_task(self._until_well(), name="fairlane upstream")
 
     def worked(self) -> None:
-        """A task was done: whatever the upstream answers otherwise, it works."""
+        """Record that a task was completed: the upstream works."""
         if self._why:
             self.close()
             self._set("")

@@ -8,7 +8,7 @@ MOST = 36 * 1024
 
 
 class Base64Pieces:
-    """Base64 of pieces whose texts, put together, are that of all the bytes: each but the last is of whole groups of three."""
+    """Encodes pieces so that their texts together are the base64 of all bytes: each but the last has whole groups of three."""
 
     def __init__(self) -> None:
         self._left = b""
@@ -22,6 +22,6 @@ class Base64Pieces:
             yield base64.b64encode(data[at : min(at + MOST, whole)]).decode()
 
     def rest(self) -> str:
-        """The text of what is left; '' of nothing."""
+        """Return the text of the remaining bytes, or ''."""
         data, self._left = self._left, b""
         return base64.b64encode(data).decode()

@@ -102,12 +102,12 @@ class Connection:
         self._stir.set()
 
     def close(self) -> None:
-        """End now: what runs here is cancelled, what is not acknowledged stays in the ledger."""
+        """End immediately: running tasks are cancelled, unacknowledged results stay in the ledger."""
         self._close_at = self._loop.time()
         self._stir.set()
 
     def stir(self) -> None:
-        """Something has ended: look again whether to close."""
+        """Check again whether to close."""
         if self._close_asked:
             self._stir.set()
 
@@ -269,7 +269,7 @@ class Connection:
 
 
 def _unauthorized(token: str | None) -> str:
-    """What is wrong with a token that was answered with 401."""
+    """Return what is wrong with a token after a 401."""
     made = "`fairlane key create ID --worker` makes one"
     if not token:
         return f"The gateway asks for a worker token (401): set FAIRLANE_WORKER_TOKEN; {made}."

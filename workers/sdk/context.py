@@ -1,4 +1,4 @@
-"""What a handler knows and can say about its task while it runs."""
+"""A handler's view of its running task."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ class Cancelled:
         return self._event.wait().__await__()
 
     def set(self, reason: str) -> None:
-        """Say that the task is to stop. The first reason stays."""
+        """Mark the task as cancelled. The first reason stays."""
         if not self._event.is_set():
             self.reason = reason
             self._event.set()

@@ -44,11 +44,11 @@ class TaskError(Exception):
 
 
 class GatewayRefusedError(Exception):
-    """The gateway refused this worker for good; the message says why and what to do."""
+    """The gateway rejected this worker for good; the message explains why and what to do."""
 
 
 class BadAddressError(ValueError):
-    """The gateway's address is not one; the message says what it should look like."""
+    """The gateway's address is invalid; the message shows the right form."""
 
 
 def shorten(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:

@@ -10,7 +10,7 @@ from fairlane.workers.sdk.errors import TaskError
 
 
 class FailureLines:
-    """As many as a `RateLimit` lets through; the next one says how many before it had none. `now` in seconds."""
+    """Logs as many failures as a `RateLimit` allows; the next line has the number of those left out. `now` in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._limit = RateLimit(now)

@@ -60,7 +60,7 @@ class _Request(Struct, kw_only=True):
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """What a task asks for. Raises `TaskError` (BAD_REQUEST) for what cannot be read."""
+        """Return the request of a task. Raise `TaskError` (BAD_REQUEST) for an invalid one."""
         try:
             return msgspec.json.decode(task.payload_bytes, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -126,7 +126,7 @@ class Word(Struct):
 
 
 class Transcript(Struct, omit_defaults=True):
-    """What was said. A handler may yield the text as it comes instead, and no `Transcript`, if no segments are wanted."""
+    """A transcript. A handler may yield the text as it is recognized instead, if no segments are wanted."""
 
     text: str
     language: str | None = None
@@ -142,7 +142,7 @@ class ModerationRequest(_Request, kw_only=True):
 
     @property
     def inputs(self) -> list[Any]:
-        """What is to be judged, each by itself: texts, or one list of the parts of a message."""
+        """Return the inputs to judge: texts, or one list of the parts of a message."""
         if isinstance(self.input, str):
             return [self.input]
         return [self.input] if any(isinstance(part, dict) for part in self.input) else self.input

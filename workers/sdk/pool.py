@@ -75,7 +75,7 @@ class Pool:
             running.stop(reason, grace_s)
 
     async def ended(self, timeout_s: float) -> bool:
-        """Wait for all handlers to end, at most so long; whether they did."""
+        """Wait for all handlers to end, at most for `timeout_s`. Return whether they did."""
         tasks = [running.task for running in self._running.values() if running.task is not None]
         if not tasks:
             return True

@@ -146,7 +146,7 @@ class Supervisor:
                 other.close_when_idle()
 
     def _after(self, link: asyncio.Task[Ended]) -> float:
-        """The delay after a connection that has ended. Raises what it raised."""
+        """Return the delay after a connection that has ended. Raise its exception."""
         del self._open[link]
         ended = link.result()
         delay = self._backoff.after(ended.registered_s, ended.retry_after_s)
@@ -156,14 +156,14 @@ class Supervisor:
         return delay
 
     def _retired(self, link: asyncio.Task[Ended]) -> None:
-        """A handed-over connection has ended; whatever it raised, the current one reports better."""
+        """Forget a handed-over connection that has ended; the current one reports problems better."""
         self._open.pop(link, None)
         if not link.cancelled() and (error := link.exception()) is not None:
             log.warning("an old connection ended with %s", error)
         self._on_change()
 
     def register_changed(self) -> None:
-        """What the worker says of itself has changed: report it to the gateway."""
+        """Send the worker's changed description to the gateway."""
         self._on_change()
 
     def _on_change(self) -> None:
@@ -174,7 +174,7 @@ class Supervisor:
             connection.stir()
 
     def _on_end(self) -> None:
-        """A connection has ended: another one that is registered carries its results."""
+        """Let another registered connection send the results of one that has ended."""
         for connection in self._open.values():
             connection.session.resend()
         self._on_change()
@@ -206,7 +206,7 @@ class Supervisor:
         self._changed.set()
 
     async def _until(self, is_so: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until something holds, at most so long. Looks again at every change."""
+        """Wait until a condition holds, at most for `timeout_s`. It is checked at every change."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not is_so():
@@ -223,7 +223,7 @@ class Supervisor:
 
 
 async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
-    """Cancel and wait until they have ended, whatever they end with."""
+    """Cancel tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -30,7 +30,7 @@ class Background:
         return len(self._tasks)
 
     def spawn(self, work: Coroutine[object, object, object]) -> None:
-        """Begin a step. One that fails is logged."""
+        """Begin a step. Log it if it fails."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -54,12 +54,12 @@ class Background:
             delay = min(delay * 2, MAX_DELAY_S)
 
     def store_is_back(self) -> None:
-        """Redis answers again: what waits to be said goes first."""
+        """Retry the calls that wait for Redis now: it answers again."""
         self._store_back.set()
         self._store_back.clear()
 
     async def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel the steps that are running."""
         await cancel_and_wait(*self._tasks)
 
 

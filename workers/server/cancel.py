@@ -1,4 +1,4 @@
-"""Ends tasks from outside, whatever they do: the one way for callers, operators and the gateway itself."""
+"""Ends tasks from outside, in any state: the one way for clients, operators and the gateway itself."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -27,9 +27,9 @@ class Cancels:
         self._background = background
 
     async def cancel(self, task_id: str, by: By) -> Ended:
-        """End a task, whatever it does, and show its end here. Raises StoreError; may be called again then.
+        """End a task in any state, and show its end here. Raise StoreError; the call may be repeated then.
 
-        By `timeout` it has failed, else it is cancelled. After `gateway` a submit of it that comes late is refused.
+        By `timeout` the task fails, else it is cancelled. After `gateway`, a submit of it that arrives late is rejected.
         """
         state, kind, end = State.CANCELLED, "cancelled", cancelled_end(by)
         if by == "timeout":

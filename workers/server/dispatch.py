@@ -49,7 +49,7 @@ class Dispatcher:
         checker: Checker,
         tracer: Tracer | None = None,
     ) -> None:
-        """`settings`: what changes in it holds for all parts. `checker`: looks at structured output; its owner ends it."""
+        """`settings`: changes in it apply to all parts. `checker` checks structured output; its owner closes it."""
         loop = asyncio.get_running_loop()
         self.settings = settings
         self.pool = pool = Pool(loop.time)
@@ -96,8 +96,8 @@ class Dispatcher:
         )
 
     async def takes(self, models: Collection[str] | None, task_type: str) -> bool:
-        """Whether a worker, here or elsewhere, takes tasks of a type ('': any) of one of these models (None: of any). Of those
-        elsewhere it says how it was a moment ago. Raises StoreError."""
+        """Return whether a worker, here or elsewhere, takes tasks of a type ('': any) of one of these models (None: of any). The
+        state of workers elsewhere is a moment old. Raise StoreError."""
         return self.pool.offers(models, task_type) or await self._remote_workers.offers(models, task_type)
 
     def use_chains(self, chains: Chains) -> None:
@@ -105,7 +105,7 @@ class Dispatcher:
         self._effects.chains = chains
 
     def start(self) -> None:
-        """Begin the upkeep, and to look at how long queues are."""
+        """Start the upkeep, and the rounds that follow the queues."""
         self.upkeep.start()
         self.congestion.start()
 
@@ -120,8 +120,8 @@ class Dispatcher:
         self._effects.close()
 
     def abandon(self) -> None:
-        """The time to finish is over: a task whose output was seen ends now, as no other worker can continue it; others are
-        requeued."""
+        """End all attempts, as the time to finish is over: a task with output ends, because no other worker can continue it;
+        others are requeued."""
         for attempt in list(self.attempts.values()):
             attempt.lost("The gateway stopped before the task was done", blameless=True)
 

@@ -34,7 +34,7 @@ class PayloadCache:
         return body
 
     def expire(self) -> None:
-        """Let go of what has been kept for its time."""
+        """Drop the bodies that were kept for their time."""
         now = self._time()
         while self._bodies and next(iter(self._bodies.values()))[0] <= now:
             self._drop_oldest()

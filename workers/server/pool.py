@@ -60,7 +60,7 @@ def _nobody() -> None:
 
 
 class Mismatch(enum.StrEnum):
-    """Why a worker cannot run a task that others may take."""
+    """Why a worker cannot run a task that another one may take."""
 
     TYPE = "task type not taken"
     SIZE = "too large for version 1"
@@ -243,8 +243,8 @@ class Worker:
         return self.models if more <= 0 else (*self.models[:MAX_LOGGED], f"… and {more} more")
 
     def set_models(self, models: Iterable[str], task_types: Iterable[str] | None = None) -> None:
-        """Change what it can run: `*` stands for every model but those of endpoints, and swallows the others; no task types, or
-        `*` alone: every type but those that must be named."""
+        """Change the offer: `*` means every model except endpoints, and includes the other names; no task types, or `*` alone,
+        means every type except those that must be named."""
         names = tuple(dict.fromkeys(models))
         self.models = (ANY,) if ANY in names else names
         types = frozenset(task_types or (ANY_TYPE,))
@@ -342,7 +342,7 @@ class Worker:
 
     @property
     def identity(self) -> str:
-        """The same over all connections of a worker's process, as far as it says which it is."""
+        """Return an id that is the same over all connections of a worker's process, if the worker names one."""
         return f"{self.key_id}/{self.instance_id or self.id}"
 
     def serves(self, model: str) -> bool:
@@ -359,7 +359,7 @@ class Worker:
         return 0 if now < self._rest_until else self.spare(now)
 
     def spare(self, now: float) -> int:
-        """Slots that may be given a task which is at hand: also of a worker that rests from asking."""
+        """Return the slots that may get a task which is at hand, also while no task is requested for the worker."""
         if self._draining or self._suspended or now < self._hold_until:
             return 0
         return max(self.usable - len(self.attempts) - self._reserved, 0)
@@ -588,10 +588,11 @@ class Pool:
     def pick(
         self, model: str, task_type: str = "", task_id: str = "", upstream: str | None = None
     ) -> Worker | None:
-        """The least recently used free worker for a model, or for one task of it.
+        """Return the least recently used free worker for a model, or for one task of it.
 
-        Given a task: never a worker that does not take it, and one that should avoid it only if there is no other; of its
-        `upstream`, through which it was granted. Without: of those through which something may start.
+        Given a task: never a worker that does not take it, and one that should avoid it only if there is no other; only workers
+        of its `upstream`, through which it was granted. Without a task: only workers of upstreams through which something may
+        start.
         """
         now = self.time()
         if self._asleep:

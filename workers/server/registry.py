@@ -1,4 +1,4 @@
-"""What it means that a worker comes, changes or goes: what is offered, who gets tasks, and what becomes of those it has."""
+"""What happens when a worker connects, changes or goes: its offer, the slots to fill, and the end of its attempts."""
 
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.workers.server.offers.health import Health
@@ -28,7 +28,7 @@ class Registry:
         self._offers = offers
 
     def connected(self, worker: Worker, unhealthy: str = "") -> None:
-        """A worker is ready: offer its models and fill its slots. `unhealthy`: why it cannot work, as it says."""
+        """Offer a new worker's models and fill its slots. `unhealthy`: why it says that it cannot work."""
         worker.heard_at = self.pool.time()
         self.pool.add(worker)
         self._offers.offer(worker)

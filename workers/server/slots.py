@@ -1,7 +1,7 @@
-"""Fills the slots of the workers here: asks the scheduler whenever one is free, and when a wake-up says that there is something.
+"""Fills the slots of the workers here: requests tasks whenever a slot is free, and when a wake-up reports one.
 
-A slot is free, reserved for a question under way, or taken by an attempt. Grants are handled in callbacks of the scheduler's
-replies, so that a grant is never lost with the request that happened to receive it.
+A slot is free, reserved for a request under way, or taken by an attempt. Grants are handled in callbacks of the scheduler's
+replies, so that a grant is never lost with the client request that happened to receive it.
 """
 
 import asyncio
@@ -63,9 +63,9 @@ class Slots:
     def submit(
         self, task: TaskSpec, chain: ChainStart | None = None
     ) -> Awaitable[Submitted | ExistingTask | Rejection]:
-        """Queue a task, the first stage of a `chain` if there is one, unless its idempotency key names a task. Raises
-        StoreUnavailable; what happened to it then, it will not run later: only one with an idempotency key may, for its caller
-        to come again, and one that is submitted again by its id."""
+        """Queue a task, the first stage of a `chain` if there is one, unless its idempotency key names a task. Raise
+        StoreUnavailable. The task does not run later then, unless it has an idempotency key, so that its client can repeat the
+        request, or is submitted again by its id."""
         done: asyncio.Future[Submitted | ExistingTask | Rejection] = self._loop.create_future()
         worker, want = self.pool.reserve(task.model, 1, task.task_type) or (None, 0)
         if chain is None:
@@ -190,7 +190,7 @@ class Slots:
     def assign_grants(
         self, worker: Worker, grants: list[Grant], later: RetryAt, shut: ClosedUpstreams
     ) -> None:
-        """Begin what was granted for a free slot, or ask again if a wake-up was missed."""
+        """Begin the tasks that were granted for a free slot, or request again if a wake-up was missed."""
         if later:
             self.ask_later(later)
         if shut:
@@ -201,7 +201,7 @@ class Slots:
             self._on_no_grant(worker)
 
     def _shut(self, worker: Worker, shut: ClosedUpstreams) -> None:
-        """Nothing of these models starts through the worker's upstream: others are asked first, until a timer rings."""
+        """Request nothing of these models through the worker's upstream until a timer fires; other upstreams are tried first."""
         for model, ms in shut:
             self.pool.shut(model, worker.upstream, min(ms, MAX_SHUT_MS))
         self.ask_later([(model, min(ms, MAX_SHUT_MS) + 1) for model, ms in shut])
@@ -225,12 +225,12 @@ class Slots:
     # ---- asking for nothing ----------
 
     def hold(self, worker: Worker, ms: int) -> None:
-        """Give a worker no task for a while (it says that it is full)."""
+        """Give a worker that reports itself full no task for a while."""
         seconds = min(ms, 60_000) / 1000
         worker.hold_until = max(worker.hold_until, self.pool.time() + seconds)
         self._loop.call_later(seconds + 0.001, self.fill, worker)
 
     def rest(self, worker: Worker) -> None:
-        """Ask for no task for a while: it would be the same one again. What is at hand may be given all the same."""
+        """Request no task for a worker for a while: it would get the same one again. A task at hand may still be given."""
         worker.rest_until = self.pool.time() + MISMATCH_REST_S
         self._loop.call_later(MISMATCH_REST_S + 0.001, self.fill, worker)

@@ -8,10 +8,8 @@ MAX_MODELS = 1000
 
 
 class ModelTimers:
-    """At most one timer per model; of two instants the earlier one counts.
-
-    `due(model)` is called once when its instant has come. What it asks for may name the next one.
-    """
+    """Holds one timer per model at most, for the earlier of two instants. `due(model)` is called once at the instant; the request
+    that it makes may bring the next one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, due: Callable[[str], None]) -> None:
         self._loop = loop

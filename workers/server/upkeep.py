@@ -1,4 +1,4 @@
-"""What a replica does periodically: reports its offers, keeps leases, sweeps, and looks at the time limits."""
+"""Periodic work of a replica: reports offers, renews leases, sweeps, and checks time limits."""
 
 import asyncio
 import itertools

@@ -1,1 +1,1 @@
-"""What providers speak: each turns a task into a request, and what comes back into deltas, usage and a result. Pure."""
+"""API formats of providers: each turns a task into a request, and the answer into deltas, usage and a result. Pure."""

@@ -1,4 +1,4 @@
-"""What a dialect is."""
+"""The interface of API formats."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -53,8 +53,8 @@ class Call:
 
 
 class Dialect(Protocol):
-    """`task_types` are those that it says, and `named_types` those that it can, if the configuration names them;
-    `models_path`, behind the base URL, lists the models."""
+    """`task_types`: the types that it serves; `named_types`: those that it serves if the configuration names them; `models_path`,
+    after the base URL, lists the models."""
 
     @property
     def task_types(self) -> tuple[str, ...]: ...
@@ -70,8 +70,6 @@ class Dialect(Protocol):
         ...
 
     def call(self, task: Task, model: str, *, allowed: Collection[str], now: float) -> Call:
-        """The request for a task, for this model of the upstream's; `allowed` members of the body go out as they came.
-
-        `now` in seconds since 1970. Raises `TaskError` (BAD_REQUEST) for what cannot be said.
-        """
+        """Return the request for a task, for this model of the upstream; `allowed` members of the body are sent unchanged. `now`
+        in seconds since 1970. Raise `TaskError` (BAD_REQUEST) for a task that has no form here."""
         ...

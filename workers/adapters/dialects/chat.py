@@ -152,7 +152,7 @@ class ResponseFormat(Struct):
 
 
 class Chat(Struct):
-    """A chat request: what can be said in more than OpenAI's words."""
+    """A chat request with members beyond OpenAI's."""
 
     messages: list[Message]
     max_completion_tokens: int | None = None
@@ -186,7 +186,7 @@ class Chat(Struct):
 
     @property
     def choice_of_tools(self) -> str | Named:
-        """`auto`, `none`, `required`, or the function that is to be called."""
+        """`auto`, `none`, `required`, or the function to call."""
         choice = self.tool_choice
         if isinstance(choice, ToolChoice):
             if choice.type != "function" or choice.function is None:
@@ -222,7 +222,7 @@ class Chat(Struct):
 
 
 def refused(sentence: str) -> TaskError:
-    """The failure of a request that cannot be said to this provider."""
+    """Return the failure of a request that has no form at this provider."""
     return TaskError("BAD_REQUEST", f"{sentence}.")
 
 
@@ -285,7 +285,7 @@ def image_url(part: Part, place: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What an answer is given before it comes: what made ids of tool calls begin with, the model, and when (s since 1970)."""
+    """Members of an answer that are known before it: the prefix of ids of tool calls, the model, and the time (s since 1970)."""
 
     task_id: str
     model: str

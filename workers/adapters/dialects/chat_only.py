@@ -1,4 +1,4 @@
-"""What was a request of Messages, or of Responses, in chat's words alone: strict servers refuse others. Pure."""
+"""Reduces a Messages or Responses request to plain chat, as strict servers reject other members. Pure."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,8 +20,8 @@ _text = msgspec.json.Decoder(str)
 
 
 def plain_messages(messages: Raw) -> Raw:
-    """The same messages: without what is said to Anthropic alone, texts as one text, and images of tools' results in a message of
-    the user behind them. Messages that are none are left to the upstream, which refuses them."""
+    """Return the messages without members for Anthropic, with texts as one text, and with images of tool results in a user
+    message after them. Invalid messages are left to the upstream, which rejects them."""
     try:
         plain = list(_said(_messages.decode(messages)))
     except (msgspec.MsgspecError, RecursionError):

@@ -132,6 +132,6 @@ class SpeechReader(MediaReader):
     """Reads an answer that should be bytes, and is not."""
 
     def whole(self, body: bytes) -> list[Output]:
-        """What is JSON is no speech. Raises StreamError for an error, ValueError for anything else."""
+        """Raise StreamError for a JSON error in place of speech, ValueError for other JSON."""
         super().whole(body)
         raise ValueError("it is JSON, and no audio")

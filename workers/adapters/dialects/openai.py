@@ -1,4 +1,4 @@
-"""OpenAI's own dialect, as many speak it: the body goes out as it came, but for a few members."""
+"""OpenAI's own API format, as many servers speak it: the body is sent unchanged except a few members."""
 
 import secrets
 from collections.abc import Collection, Mapping
@@ -93,7 +93,7 @@ def _with_usage(options: Raw | None) -> dict[str, Any]:
 
 
 def _with_plain_roles(messages: Raw) -> Raw:
-    """The same messages; those that are none are the upstream's to refuse."""
+    """Return the messages with `developer` as `system`; invalid messages are left to the upstream, which rejects them."""
     if b"developer" not in bytes(messages):
         return messages
     try:

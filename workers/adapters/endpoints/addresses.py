@@ -62,9 +62,8 @@ def read_address(text: str) -> Address:
 
 
 def addresses_said(host: str) -> list[Address]:
-    """The addresses that a host says by itself, without anybody being asked: a literal one that one, `localhost` and the names
-    under it those of this machine. [] for other names: where they lead is seen when they are connected to.
-    """
+    """Return the addresses of a host that needs no lookup: a literal address, or this machine's for `localhost` and names below
+    it. [] for other names, which are checked when they are connected to."""
     if host == "localhost" or host.endswith(".localhost"):
         return list(_LOCALHOST)
     try:
@@ -79,9 +78,8 @@ def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def why_refused(address: Address, allowed: Sequence[Network]) -> str:
-    """What is wrong with connecting to an address: `a private address`; '' where nothing is. Those that lie in `allowed` networks
-    are right whatever they are, by themselves or by the IPv4 address that NAT64 carries.
-    """
+    """Return why an address must not be connected to (`a private address`), or ''. Addresses in `allowed` networks may be, by
+    themselves or by the IPv4 address that NAT64 carries."""
     if any(address in network for network in allowed):
         return ""
     if isinstance(address, IPv4Address):

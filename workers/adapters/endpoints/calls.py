@@ -65,16 +65,14 @@ class Call:
 
     @property
     def last(self) -> bool:
-        """Whether its connection must serve no other: it has a body where requests have none as a rule, and a server that
-        looks for none would read it as the next request, which is not checked.
-        """
+        """Return whether its connection must serve no other call: a server that expects no body with this method would read the
+        body as the next request, which is not checked."""
         return bool(self.body) and self.method not in WITH_BODIES
 
 
 def read_call(payload: bytes) -> Call:
-    """The call that a task asks for. Raises ValueError, with a sentence, for one that cannot or may not be made, such as one
-    whose URL does not match the pattern of its endpoint.
-    """
+    """Return the call for a task. Raise ValueError, with a message, for an invalid or forbidden one, such as a URL that does not
+    match the pattern of its endpoint."""
     try:
         asked = _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # which quote no values

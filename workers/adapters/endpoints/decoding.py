@@ -10,11 +10,11 @@ _SLICE = 64 * 1024
 
 
 class TooLargeError(ValueError):
-    """What was compressed is larger than it may be."""
+    """The decompressed body exceeds its limit."""
 
 
 def readable(codings: Sequence[str]) -> bool:
-    """Whether a body with these codings can be made readable here: one that is compressed once, by gzip or deflate."""
+    """Return whether a body with these codings can be decoded here: it is compressed once, by gzip or deflate."""
     return len(codings) == 1 and codings[0] in ("gzip", "x-gzip", "deflate")
 
 

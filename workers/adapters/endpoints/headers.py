@@ -25,9 +25,8 @@ VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 def outgoing(headers: Iterable[Header]) -> list[Header]:
-    """Those that pass, names in lower case. Raises ValueError, with a sentence that quotes no value, for what is no header: a
-    line break within one would be the beginning of another.
-    """
+    """Return the headers that pass, names in lower case. Raise ValueError, with a message that quotes no value, for an invalid
+    header: a line break in one would begin another."""
     given = [(name.lower(), value.strip(" \t")) for name, value in headers]
     if len(given) > MAX_TOTAL_HEADERS or sum(len(n) + len(v) for n, v in given) > MAX_HEADERS_BYTES:
         raise ValueError(

@@ -79,8 +79,8 @@ def _readable(call: Call, answer: Answer, limit: int) -> tuple[bytes, bool]:
 
 
 def _secrets(call: Call) -> list[str]:
-    """What may be secret of the call's headers: words, what stands in them between signs (`session=…;`), and what `Basic` says in
-    base64; long ones first, as others may be parts of them."""
+    """Return the secrets in the call's headers: words, parts of them between signs (`session=…;`), and decoded `Basic`
+    credentials; long ones first, as others may be parts of them."""
     told = [value for _, value in call.headers]
     for value in list(told):
         scheme, _, encoded = value.partition(" ")
@@ -92,7 +92,7 @@ def _secrets(call: Call) -> list[str]:
 
 
 def _sentence(call: Call, answer: Answer) -> str:
-    """What a failure says of itself, without what the call said to prove who makes it."""
+    """Return the endpoint's message about a failure, without the credentials of the call."""
     try:
         said = read_error(_readable(call, answer, MAX_SAID_BYTES)[0][:MAX_SAID_BYTES]).message
     except TaskError:

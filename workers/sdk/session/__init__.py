@@ -1,1 +1,1 @@
-"""The worker's side of a connection: what comes, what goes, and results until the gateway has them. Pure."""
+"""The worker's side of a connection: frames in, frames out, and results until the gateway has them. Pure."""

@@ -1,4 +1,4 @@
-"""Reads what is about to be sent as the gateway will: what that could not take fails its task here, not the connection. Pure."""
+"""Checks outgoing messages as the gateway will: one that it would reject fails its task here, not the connection. Pure."""
 
 import msgspec
 

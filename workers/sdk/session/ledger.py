@@ -59,7 +59,7 @@ class Ledger:
         return sum(kept.owner is owner for kept in self._kept.values())
 
     def expire(self, now: float) -> list[Key]:
-        """Forget what is older than 120 s; says which."""
+        """Forget results older than 120 s. Return their keys."""
         old = [key for key, kept in self._kept.items() if now - kept.since > KEEP_S]
         for key in old:
             del self._kept[key]

@@ -85,7 +85,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The gateway is going: no task comes here any more. With `reconnect`, open another connection first."""
+    """The gateway drains: no task arrives here any more. With `reconnect`, open another connection first."""
 
     grace_ms: int
     reconnect: bool
@@ -93,7 +93,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """The gateway did not like a message, or sent one that cannot be read. For the log."""
+    """An `error` of the gateway, or an unreadable message. For the log."""
 
     code: str
     message: str
@@ -121,7 +121,7 @@ class Session:
         clock: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
-        """`make_register`: who the worker is now; its slots are for this session to say."""
+        """`make_register` describes the worker; this session adds its slots."""
         self.phase = Phase.NEW
         self.max_message_bytes = 1024 * 1024  # until `registered` has the limit
         self._make_register = make_register
@@ -140,7 +140,7 @@ class Session:
     # ---- the connection --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The socket is open: say who we are."""
+        """Send `register`: the socket is open."""
         self.phase = Phase.REGISTERING
         self._send_register()
 
@@ -185,10 +185,8 @@ class Session:
         return None
 
     def heartbeat(self) -> list[Key]:
-        """Say which tasks are held here: those whose result is not sent. Forgets results that are too old.
-
-        Returns the tasks whose result was given up.
-        """
+        """Send the tasks that are held here: those whose result is not sent. Return the tasks whose result was too old and is
+        forgotten."""
         running = [protocol.Running(task_id, attempt) for task_id, attempt in self._tasks]
         self._say(protocol.Heartbeat(running=running))
         return self._ledger.expire(self._clock())
@@ -201,7 +199,7 @@ class Session:
             self._say(protocol.Draining(grace_ms=grace_ms))
 
     def offer(self) -> None:
-        """Report to the gateway how many slots it may use, and what else the worker says of itself, if that has changed."""
+        """Send `register` again if the free slots or the worker's description have changed."""
         if self.phase is Phase.READY:
             self._send_register()
 
@@ -248,7 +246,7 @@ class Session:
         return not output.full
 
     def sent(self, output: TaskOutput) -> None:
-        """Say that the request of a task has left, ahead of all output: others wait for it. Dropped after the result."""
+        """Send `taskSent`, ahead of all output, as other tasks wait for it. Dropped after the result."""
         if self._tasks.get(output.key) is output and output.key not in self._finished:
             self._say(protocol.TaskSent(task_id=output.key[0], attempt=output.key[1]))
 

@@ -15,7 +15,7 @@ Measure = Literal["first", "gap"]
 
 
 def bin_of(ms: float) -> int:
-    """The bin of a time; it holds those that are longer than `edge(bin - 1)`, and at most `edge(bin)`."""
+    """Return the bin of a time: it holds times above `edge(bin - 1)`, up to `edge(bin)`."""
     return 0 if ms <= 1 else min(math.ceil(math.log(ms) / _LOG), MAX_BIN)
 
 

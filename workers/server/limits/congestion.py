@@ -80,12 +80,12 @@ class Congestion:
         return standing.held if standing else None
 
     def took(self, model: str, measure: Measure, ms: float) -> None:
-        """An answer took so long here, or was ended when it had."""
+        """Count an answer that took this long here, or was ended after this time."""
         if standing := self._standings.get(model):
             standing.seen[name_of(measure, ms)] += 1
 
     def in_force(self) -> dict[str, ModelLimits]:
-        """By model, of those with a limit."""
+        """Return the limits in force by model, of models with a limit."""
         found = {}
         for model, configured in self._settings.output_limits.items():
             standing = self._standings.get(model)
@@ -148,7 +148,7 @@ class Congestion:
 
 
 def _anew(configured: OutputLimits, before: _Standing | None) -> _Standing:
-    """The standing of a model with other bounds: what is within them stays."""
+    """Return the state of a model with new bounds: limits within them stay."""
 
     def begun(bounds: Bounds | None, most: int | None, limit: InForce | None) -> InForce | None:
         if most is None or bounds is None:

@@ -28,7 +28,7 @@ FEWEST_ANSWERS = 50
 
 
 class Why(enum.StrEnum):
-    """Why a limit is what it is, or moves where it moves."""
+    """The reason of a limit, or of its movement."""
 
     FIXED = "fixed"
     """It follows nothing: no lower bound is configured."""
@@ -77,7 +77,7 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """A limit as it holds now, and where it goes; ms."""
+    """A limit in force, and its target; ms."""
 
     ms: float
     target_ms: float
@@ -121,6 +121,6 @@ def step(ms: float, target_ms: float) -> float:
 def follow(
     ms: float, bounds: Bounds, ramp: Ramp, stopped: Why | None, wait_ms: float | None, answers: Answers
 ) -> InForce:
-    """The limit of the next round, of one that was `ms`. Newly configured bounds apply immediately."""
+    """Return the limit of the next round, given `ms` in this one. Newly configured bounds apply immediately."""
     target_ms, why = target(bounds, ramp, stopped, wait_ms, answers)
     return InForce(step(bounds.clamp(ms), target_ms), target_ms, why, answers.p99_ms, answers.number)

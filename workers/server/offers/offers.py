@@ -1,4 +1,4 @@
-"""Says what the workers here offer, to the scheduler, and who they are, to the other replicas."""
+"""Reports the offers of the workers here to the scheduler, and their presence to the other replicas."""
 
 import asyncio
 from typing import Any, NamedTuple
@@ -62,22 +62,22 @@ class Offers:
         self._present_timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Report nothing more by itself."""
+        """Stop reporting on a timer."""
         if self._present_timer is not None:
             self._present_timer.cancel()
 
     # ---- offers ----------
 
     def offer_soon(self) -> None:
-        """Report everything again at the next opportunity: what is offered here, and who the workers are."""
+        """Report all offers and the presence of all workers again at the next opportunity."""
         self._due = 0.0
         self.hurry.set()
 
     def offer(self, worker: Worker) -> None:
-        """A worker has come, changed or gone: say what that changes in what is offered, in order before whatever is asked next.
+        """Report the changes in offers after a worker has connected, changed or gone, ahead of whatever is asked next.
 
-        Who the workers are is reported immediately too, unless that was done a moment ago and others of its kind are known:
-        thousands who come together are a few messages.
+        The workers' presence is reported immediately too, unless that happened a moment ago and others of its group are known:
+        thousands that connect together take a few messages.
         """
         pool = self._pool
         self._presence.changed(worker.id)
@@ -109,7 +109,7 @@ class Offers:
             self._lines.log(log.warning, what, refused=reply.result())
 
     async def tell_if_due(self) -> None:
-        """Say again what is offered: it holds for OFFER_HOLD_MS. Raises StoreError."""
+        """Report the offers again: each holds for OFFER_HOLD_MS. Raise StoreError."""
         pool, now = self._pool, self._pool.time()
         if now < self._due:
             return
@@ -155,7 +155,7 @@ class Offers:
         self._presence.changed(worker.id)
 
     def _present(self) -> None:
-        """Report what is new of the workers, and no more for a moment."""
+        """Report the changed workers, and no more for a moment."""
         self.close()
         self._present_timer = None
         self._pool.groups_changed = False
@@ -174,7 +174,7 @@ class Offers:
             self._forget_presence()
 
     def _forget_presence(self) -> None:
-        """The store has lost what was reported: report all of it again, with the next renewal."""
+        """Report all workers with the next renewal: the store has lost them."""
         self._presence.forget([worker.id for worker in self._pool])
 
     def _describe(self, worker_id: str) -> Row | None:

@@ -69,7 +69,7 @@ class RemoteWorkers:
         return await asyncio.shield(self._reading)
 
     async def _read(self, pause_s: float) -> set["_RemoteWorker"]:
-        """The workers of workers of other replicas; who asks within a moment shares the reading."""
+        """Read the workers of other replicas. Calls within a moment share one read."""
         try:
             await asyncio.sleep(pause_s)
             workers: set[_RemoteWorker] = set()

@@ -1,1 +1,1 @@
-"""Workers' connections: who may connect, and what is said over one."""
+"""Workers' connections: admission, and the protocol."""

@@ -1,7 +1,7 @@
 """Reads a worker's frames. Pure.
 
-JSON may hold half of a surrogate pair (`"\\ud83d"`): `json.dumps` writes that when a token splits a character, and the other
-half comes with the next token. Strict decoders reject such a frame whole. Here a half becomes U+FFFD.
+JSON may hold half of a surrogate pair (`"\\ud83d"`): `json.dumps` writes that when a token splits a character, and the other half
+follows with the next token. Strict decoders reject such a frame. Here a half becomes U+FFFD.
 """
 
 import json
@@ -62,7 +62,7 @@ def _check_size(text: str) -> None:
 
 
 def explain(error: Exception) -> str:
-    """What is wrong with a frame, for the worker's author."""
+    """Return what is wrong with a frame, for the worker's author."""
     return str(error).replace(_PRINTABLE, "a text without control characters")[:500]
 
 

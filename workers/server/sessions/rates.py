@@ -80,7 +80,7 @@ class FrameRate:
         self._fit(1, now)
 
     def set_slots(self, slots: int, now: float) -> None:
-        """More slots may send more frames; bytes only up to MAX_SLOTS, as the worker alone says how many it has."""
+        """Allow more frames for more slots; bytes only up to MAX_SLOTS, as only the worker says how many it has."""
         if slots != self._slots:
             self._fit(slots, now)
 

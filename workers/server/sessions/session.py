@@ -1,8 +1,8 @@
-"""What is said over one worker's connection, for both versions of the protocol (PROTOCOL.md).
+"""The protocol over one worker's connection, in both versions (PROTOCOL.md).
 
-No I/O: messages come in, frames and a close go out through the `Connection`, what they are about goes to attempts and to the
-registry of workers. Whatever a worker sends ends here: wrong input is answered, counted and finally closed, and never reaches
-another worker or a caller.
+No I/O: messages arrive, frames and a close leave through the `Connection`; the messages lead to calls of attempts and of the
+registry. A worker's wrong input ends here: it is answered, counted and finally closes the connection, and never reaches another
+worker or a client.
 """
 
 import enum
@@ -165,7 +165,7 @@ class Session:
     # ---- life ----------
 
     def begin(self) -> None:
-        """The connection is open. A version 1 worker says nothing more about itself."""
+        """Start a connection. A version 1 worker sends no `register`."""
         if self._version == 1:
             self._connect_v1()
 
@@ -284,10 +284,10 @@ class Session:
         return None
 
     def _late(self, frame: AboutTask) -> None:
-        """A frame about no attempt that runs.
+        """Handle a frame about no running attempt.
 
-        What comes late for an attempt that the gateway has ended is no fault for as long as a worker may take to stop; what comes
-        after that, behind the worker's own result, or for a task that it never had, is.
+        A late frame of an attempt that the gateway has ended is no fault for as long as a worker may take to stop. A later one,
+        one after the worker's own result, or one about a task that the worker never had, is a fault.
         """
         late_until = self.worker.finished_attempts.get(self._key(frame)) if self.worker else None
         if self._time() > (late_until or 0.0):
@@ -318,7 +318,8 @@ class Session:
             self._stale_frame(None)
 
     def _unreadable(self, data: str | bytes) -> Fault:
-        """A frame that cannot be read: a task whose end, or whose text, it was, must not wait or continue without it."""
+        """Handle an unreadable frame: fail the tasks that it names, as they must not wait for a result or continue without a part
+        of their output."""
         worker, fault = self.worker, Fault.INVALID
         if worker is None:
             return fault
@@ -339,7 +340,7 @@ class Session:
         return fault
 
     def _heartbeat(self, worker: Worker, frame: Heartbeat) -> None:
-        """Reconcile what the worker holds with what it was given."""
+        """Compare a worker's list of running tasks with its attempts here."""
         running = {(task.task_id, task.attempt) for task in frame.running}
         for attempt in attempts_on(worker):
             if attempt.key in running:
@@ -384,7 +385,8 @@ class Session:
         )
 
     def _allowed(self, models: list[str]) -> list[str]:
-        """Of the models asked for, those that the token may offer; those of endpoints only where it says so, as `*` does not."""
+        """Return the requested models that the token may offer; endpoints only if the token names them, as `*` does not include
+        them."""
         mine = self.identity.models
         plain = [model for model in models if not is_reserved(model)]
         if ANY not in mine:
@@ -393,7 +395,7 @@ class Session:
         return plain + self._allowed_endpoints(models)
 
     def _allowed_endpoints(self, models: list[str]) -> list[str]:
-        """The same of endpoints alone: of those that are there now, where all are asked for. While there is none a worker of all
+        """Return the same for endpoints: all present ones, if all are requested. While there is none, a worker of all endpoints
         offers just that, and waits."""
         mine = [model for model in self.identity.models if is_reserved(model)]
         asked: Sequence[str] = [model for model in models if is_reserved(model)]
@@ -404,7 +406,7 @@ class Session:
         return [model for model in asked if ANY_ENDPOINT in mine or model in mine or model == ANY_ENDPOINT]
 
     def allow(self, identity: Identity) -> None:
-        """The token was read again, or there are other endpoints: what it may offer may have changed. Running tasks continue."""
+        """Apply a token that was read again, or changed endpoints, to the worker's offer. Running tasks continue."""
         self.identity = identity
         worker = self.worker
         if worker is None:
@@ -424,7 +426,7 @@ class Session:
             self._registry.changed(worker)
 
     def _register(self, frame: Register) -> None:
-        """A worker speaks version 2 from now on, or registers again what it offers."""
+        """Register a version 2 worker, or change its offer."""
         models = self._admitted(frame)
         if models is None:
             return

@@ -24,10 +24,10 @@ RETRY_S = 1
 
 
 class Receiver(Protocol):
-    """Takes what comes over a connection."""
+    """Takes the messages of a connection."""
 
     def received(self, data: str | bytes, size: int) -> float:
-        """Take a message of `size` bytes. Return for how many seconds nothing more is to be read."""
+        """Take a message of `size` bytes. Return the seconds until the next one may be read."""
         ...
 
 
@@ -35,9 +35,9 @@ class Socket(Connection, Protocol):
     """An accepted WebSocket."""
 
     async def serve(self, receiver: Receiver | None, stuck_s: float) -> tuple[int, str]:
-        """Bring what comes to `receiver` until the connection ends, from either side: the close code, and why.
+        """Pass messages to `receiver` until the connection ends, from either side. Return the close code and the reason.
 
-        A peer that does not read what it is sent for `stuck_s` is given up.
+        A peer that reads nothing of what it is sent for `stuck_s` is disconnected.
         """
         ...
 
@@ -54,7 +54,7 @@ class WorkerSocket:
         refusal: Callable[[Scope], str | None] = lambda _: None,
         unknown_token: Callable[[Scope], None] = lambda _: None,
     ) -> None:
-        """`unknown_token` hears of a handshake with a token that is none, or none any more."""
+        """`unknown_token` is called for a handshake with an invalid token."""
         self._registry = registry
         self._authenticate = authenticate
         self.settings = settings
@@ -115,7 +115,7 @@ class WorkerSocket:
         self.release()
 
     def release(self) -> None:
-        """While this gateway goes: end the connections of version 1 workers that run nothing, so that they work elsewhere."""
+        """End the connections of idle version 1 workers while this gateway drains, so that they work elsewhere."""
         for session in list(self._sessions):
             worker = session.worker
             if worker and worker.version == 1 and not worker.attempts and not worker.reserved:
@@ -141,12 +141,13 @@ class WorkerSocket:
             session.close(CLOSE_RESTART, reason)
 
     def used(self) -> set[str]:
-        """The ids of the tokens of all who are connected, or were since this was asked last."""
+        """Return the ids of the tokens of all workers that were connected since the last call."""
         used, self._used = self._used, set()
         return used | {session.identity.id for session in self._sessions}
 
     def check_tokens(self, renewed: Callable[[Identity], Identity | None]) -> None:
-        """The tokens were read again. `renewed`: what a token is allowed now; None when its secret is not valid any more."""
+        """Apply tokens that were read again. `renewed` returns what a token may offer now; None if its secret is no longer
+        valid."""
         for session in list(self._sessions):
             identity = renewed(session.identity)
             if identity is None:
@@ -157,13 +158,13 @@ class WorkerSocket:
                 session.allow(identity)
 
     def endpoints_changed(self) -> None:
-        """There are other endpoints: who offers them all offers others now."""
+        """Apply changed endpoints to the workers that offer all of them."""
         for session in list(self._sessions):
             session.allow(session.identity)
 
 
 class _Denied(Exception):
-    """A handshake is refused: with a status, and a sentence that says why."""
+    """A rejected handshake: its status, and the reason."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)

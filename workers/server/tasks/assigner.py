@@ -1,4 +1,4 @@
-"""Begins what was granted: a grant becomes an attempt on a worker here, or is brought to a replica that takes it."""
+"""Begins granted tasks: a grant becomes an attempt on a worker here, or moves to a replica that takes it."""
 
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Grant
@@ -169,7 +169,7 @@ class Assigner:
             self._background.spawn(self._move_elsewhere(attempt, why))
 
     async def _move_elsewhere(self, attempt: Attempt, why: Mismatch) -> None:
-        """No worker here can run it: let another replica's have it, if there is one."""
+        """Let another replica run the task, if one can, or end it: no worker here can."""
         grant = attempt.grant
         times = (self._sent_away.get(grant.task_id) or 0) + 1
         self._sent_away.put(grant.task_id, times)

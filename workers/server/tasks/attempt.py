@@ -124,11 +124,11 @@ class Effects(Protocol):
     def time(self) -> float: ...
 
     def apply(self, attempt: "Attempt", step: Step) -> None:
-        """Do what an attempt has come to, until the store has answered."""
+        """Carry out an attempt's step, until the store has answered."""
         ...
 
     def keep_payload(self, task_id: str, payload: bytes) -> None:
-        """Keep a body at hand for the next worker that its task is given to."""
+        """Keep a body for the next worker of its task."""
         ...
 
     def hold(self, worker: Worker, ms: int) -> None:
@@ -303,7 +303,7 @@ class Attempt:
                 self._log_debug()
 
     def _begin_stage(self, grant: Grant) -> None:
-        """It runs a stage of a chain: what it makes is kept, and logged if readers of the chain are to see it as it comes."""
+        """Begin a stage of a chain: its output is collected, and logged if the chain's readers see it as it arrives."""
         stage = running(grant)
         assert stage is not None
         self._made = ResultView(TaskInfo(stage.chain, grant.asked, 0, grant.task_type))
@@ -311,7 +311,7 @@ class Attempt:
             self.writer.mute()
 
     def waits_for_ack(self, now: float, ack_s: float) -> bool:
-        """True when the worker should have said by now that it has begun."""
+        """Return whether the worker is late to acknowledge the task."""
         return self.phase is Phase.SENT and self._sent_at is not None and now - self._sent_at > ack_s
 
     def acknowledged(self) -> None:
@@ -338,7 +338,7 @@ class Attempt:
     # ---- output ----------
 
     def chunk(self, message: TaskChunk) -> str | None:
-        """Take a chunk frame. Return what is wrong with it, if anything."""
+        """Take a chunk frame. Return what is wrong with it, or None."""
         if self.phase is not Phase.RUNNING:
             if self.phase is not Phase.SENT:
                 self._unread_chunks += len(message.deltas) or 1
@@ -422,7 +422,7 @@ class Attempt:
         self.fail("PROTOCOL_ERROR", why, retryable=False, stop="superseded")
 
     def unreadable_result(self) -> None:
-        """The worker is done, but what it says cannot be read."""
+        """Take an unreadable result: the worker is done."""
         self.answered = True
         if self.phase is Phase.STOPPING:
             self._release()
@@ -430,7 +430,7 @@ class Attempt:
             self.fail("PROTOCOL_ERROR", "The worker's result is not valid JSON", retryable=False)
 
     def progress(self, message: TaskProgress) -> str | None:
-        """Show progress to the readers; stage and usage are logged. Returns what is wrong with it, if anything."""
+        """Show progress to the readers; log stage and usage. Return what is wrong with it, or None."""
         if self.phase not in BEFORE_THE_END:
             return None
         self.acknowledged()
@@ -493,7 +493,7 @@ class Attempt:
             self._finish(end)
 
     def _stage_done(self, end: Finish, reason: str | None, *, logged: bool) -> StageDone:
-        """Its stage, with what it made of that. `logged`: the end does not say this; the log does, if it has output."""
+        """Return its stage with its output. `logged`: the log holds the output, so the end does not repeat it."""
         stage = running(self.grant)
         assert self._made is not None
         assert stage is not None
@@ -535,7 +535,7 @@ class Attempt:
         self.fail(code, text, retryable=False, usage=step.usage, used=end.used, blameless=True)
 
     def _cut(self, message: TaskResult) -> str | None:
-        """Take out of a result what is too large to be looked into; a sentence that says what it was."""
+        """Remove the parts of a result that are too large to parse. Return a message about them, or None."""
         sentence = None
         if message.usage is not UNSET and len(bytes(message.usage)) > MAX_USAGE:
             message.usage = UNSET
@@ -589,7 +589,7 @@ class Attempt:
         self.decline(message.reason)
 
     def decline(self, why: str) -> None:
-        """Give the task back to its place; it costs no try. (One that no worker takes, again and again, ends eventually.)"""
+        """Requeue the task at its old place, at no cost. A task that no worker takes, again and again, ends eventually."""
         if self.phase in BEFORE_THE_END:
             self._requeue(why, "declined", NOBODY)
 
@@ -605,10 +605,10 @@ class Attempt:
         hold_ms: int = 0,
         blameless: bool = False,
     ) -> None:
-        """End with a failure, or try again where that is sensible; a task whose tries are used up ends as final.
+        """End with a failure, or requeue the task if a retry can help; a task without tries left ends as failed.
 
-        `stop`: the worker still runs it and is sent why to stop. `hold_ms`: the model's provider takes nothing for so long, and
-        it counts as not begun. `blameless`: its worker has done its work.
+        `stop`: the worker still runs it, and is sent this reason to stop. `hold_ms`: the model's provider takes nothing for this
+        long, and the attempt counts as not begun. `blameless`: the worker has done its work.
         """
         if self.phase not in BEFORE_THE_END:
             return
@@ -629,9 +629,8 @@ class Attempt:
         self._finish(Finish(State.FAILED, code, fragment, used, bool(stop), blameless))
 
     def lost(self, sentence: str = "Worker disconnected", *, blameless: bool = False) -> None:
-        """Its worker is gone, or does not know of it, or its gateway goes: `sentence` is what the caller reads. `blameless`: that
-        is the gateway's doing, and costs no try.
-        """
+        """End an attempt whose worker is gone, or does not know it, or whose gateway stops. `sentence` is the error message.
+        `blameless`: the gateway caused it, at no cost."""
         if self.phase is Phase.STOPPING:
             self._release()
         elif self.phase in BEFORE_THE_END:
@@ -663,7 +662,7 @@ class Attempt:
         self.wait_for_stop()
 
     def withdraw(self) -> None:
-        """The task ended before its worker heard of it."""
+        """Release a task that ended before it was sent to its worker."""
         if self.phase is Phase.SENT:
             self._release()
 
@@ -677,7 +676,7 @@ class Attempt:
                 self.decline("not acknowledged")
 
     def cannot_write(self, why: str) -> None:
-        """The log takes no more of its output; `why` as the writer says it."""
+        """End an attempt whose output the log does not take; `why` comes from the writer."""
         if why == "too_large":
             self._too_large(self._estimate())
         elif why == "overflow":
@@ -696,7 +695,7 @@ class Attempt:
         self._end_anyhow("OUTPUT_TOO_LARGE", text, used)
 
     def cannot_go_on(self, why: str) -> None:
-        """The store does not take the end of its stage; `why` as it says it."""
+        """End an attempt whose stage the store does not end; `why` comes from the store."""
         if self.phase is Phase.FINISHING and self.end is not None:
             code, text = "STORE_LOST", "The store does not end the stage"
             if why == "too_large":
@@ -719,7 +718,7 @@ class Attempt:
         self.phase = Phase.OVER
 
     def forget(self) -> None:
-        """Nothing can be said to Redis about it any more."""
+        """Write nothing more about it to Redis."""
         self.writer.close()
         self.phase = Phase.OVER
 
@@ -760,7 +759,7 @@ class Attempt:
         self._effects.apply(self, Requeue(why, cause, begun, end, hold_ms, blameless, repair, unsent))
 
     def _release(self, used: Used | None = None) -> None:
-        """Free the slot of a task that others ended. Without `used` its worker says nothing of it: what it wrote is counted."""
+        """Free the slot of a task that ended elsewhere. Without `used`, its usage is estimated from its output."""
         if used is None:
             used = self._estimate() if self.writer.chunks or self._unread_chunks else NO_USAGE
         self.phase = Phase.OVER
@@ -774,13 +773,13 @@ class Attempt:
         return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
 
     def _told(self, usage: bytes) -> bytes:
-        """Return the usage that the client sees: by this attempt, and by the one whose answer it repairs."""
+        """Return the usage for the client: of this attempt, plus of the one whose answer it repairs."""
         before = self.grant.repaired or NO_USAGE
         return usage_of_both(usage, before[:4], estimated=before.estimated)
 
     def _used(self, message: TaskResult) -> Used:
-        """Tokens used: as the worker says, else its result, else as reported on the way and written since, else estimated
-        from what passed until it stopped."""
+        """Return the tokens used: from the worker, else from its result, else from its progress and the output since, else
+        estimated from all output until it stopped."""
         result = bytes(message.result)
         told = normalise_usage(_raw(message.usage), result)
         if self.grant.task_type in MEDIA:
@@ -794,11 +793,11 @@ class Attempt:
         return self._completed(told, wrote)
 
     def _estimate(self) -> Used:
-        """Tokens used so far, as the worker said last and by what it wrote since, else estimated."""
+        """Return the tokens used so far: from the last progress and the output since, else estimated."""
         return self._as_told(self._wrote())
 
     def _as_told(self, wrote: int) -> Used:
-        """By what was reported on the way: of `wrote`, what came behind it is not in it."""
+        """Return the usage from the progress, plus the output after it."""
         told = normalise_usage(self._told_usage)
         if self.grant.task_type in MEDIA:
             return self._of_media(told)
@@ -815,7 +814,7 @@ class Attempt:
         return max(writer.chunks + self._unread_chunks, (writer.text_bytes + self._unread_bytes) // 4)
 
     def _of_media(self, told: Counts) -> Used:
-        """Only what is reported: how many tokens audio or an image has is unknown here."""
+        """Return the reported usage: the tokens of audio or an image cannot be estimated."""
         if told.input is None and told.output is None:
             told = normalise_usage(self._told_usage)
         if told.input is None and told.output is None:
@@ -823,8 +822,8 @@ class Attempt:
         return Used(told.input or 0, told.output or 0, -1 if told.cached is None else told.cached)
 
     def _completed(self, told: Counts, wrote: int) -> Used:
-        """What is reported, with an estimate of the input and `wrote` for the output where it is not. Endpoints have no
-        tokens."""
+        """Return the reported usage, with estimates of the input and of the output (`wrote`) where they are missing. Endpoints
+        have no tokens."""
         if is_reserved(self.grant.model):
             return Used(0, 0)
         return Used(
@@ -837,10 +836,10 @@ class Attempt:
 
 
 def provider_hold_ms(info: ErrorInfo) -> int:
-    """How long a failure says that the model's provider takes no request, ms; 0 when it does not say so.
+    """Return how long (ms) a failure says that the model's provider takes no request; 0 if it does not say so.
 
-    It does by MODEL_TOO_BUSY with `retryAfterMs` and the status 429 or none. With another status (503, 529) a server is
-    overloaded: other workers may have a better one.
+    It does with MODEL_TOO_BUSY, `retryAfterMs` and the status 429 or none. Another status (503, 529) means an overloaded server:
+    other workers may have a better one.
     """
     refused = info.code == "MODEL_TOO_BUSY" and info.retryable and info.http_status in (None, 429)
     if not refused or info.retry_after_ms is None:

@@ -26,7 +26,7 @@ class StageDone(NamedTuple):
 
 
 class Follows(NamedTuple):
-    """What is to follow a stage, and what the chain's log reports of it."""
+    """The step after a stage, and the events about it for the chain's log."""
 
     then: StageEntry | ChainEnd
     told: Sequence[EventFields]
@@ -36,14 +36,14 @@ class Chains(Protocol):
     """Knows what follows a stage. Each replica has one."""
 
     async def follows(self, chain: Chain, done: StageDone) -> Follows:
-        """What follows a stage that is done: the next one that its condition lets run, with its request, or the end. Whatever is
-        wrong with the next one, the chain ends with that: nothing is raised."""
+        """Return the step after a completed stage: the next stage whose condition holds, with its request, or the end. An error
+        in the next stage ends the chain; nothing is raised."""
         ...
 
     def broken(self, chain: Chain, done: StageDone, entry: StageEntry, code: str, sentence: str) -> Follows:
-        """The end of a chain whose next stage cannot be entered, with a failure code and a sentence."""
+        """Return the end of a chain whose next stage cannot be entered, with a failure code and a message."""
         ...
 
     async def load_balance(self, subject: str, window: str) -> bool:
-        """Store what there is to pay with. Return whether that could be read now."""
+        """Load the balance into the store. Return whether it could be read."""
         ...

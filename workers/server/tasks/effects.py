@@ -1,7 +1,7 @@
-"""Carries out what attempts come to, until the store has answered, and gives their slots back.
+"""Carries out the steps of attempts, until the store has answered, and frees their slots.
 
-The one way down for every attempt of a replica: each step ends in `_forget`, once. What comes with the store's answer (the next
-tasks, timers) goes to the slot that has become free.
+Every attempt of a replica ends here: each step ends in `_forget`, once. The store's answer (next tasks, timers) goes to the slot
+that has become free.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ class AttemptEffects:
     # ---- steps ----------
 
     def apply(self, attempt: Attempt, step: Step) -> None:
-        """Do what an attempt has come to."""
+        """Carry out a step of an attempt."""
         if isinstance(step, Finish):
             self._finish(attempt, step)
         elif isinstance(step, Release):
@@ -178,7 +178,7 @@ class AttemptEffects:
         self._step(attempt, done, follows)
 
     def _step(self, attempt: Attempt, done: StageDone, follows: Follows | None) -> None:
-        """Report it to the store, unless the attempt has ended otherwise meanwhile. `follows`: None, unknown here."""
+        """Report the end of a stage to the store, unless the attempt has ended otherwise. `follows`: None if unknown here."""
         end = attempt.end
         if end is None or end.stage is not done or attempt.phase is not Phase.FINISHING:
             return
@@ -223,7 +223,7 @@ class AttemptEffects:
     async def _decide_again(
         self, attempt: Attempt, done: StageDone, step: Advance, advanced: Advanced
     ) -> None:
-        """What an attempt does whose stage the store did not end: see `Advanced`."""
+        """Decide the next step of an attempt whose stage the store did not end: see `Advanced`."""
         attempt.steps += 1
         if advanced.outcome == "too_large" or attempt.steps > MAX_STEPS:
             attempt.cannot_go_on(advanced.outcome)
@@ -498,7 +498,7 @@ ACK_STATUS = {"ok": "accepted", "late": "stale", "stale": "stale", "duplicate": 
 
 
 def _acknowledge(attempt: Attempt, outcome: str) -> None:
-    """Let a worker forget its result."""
+    """Acknowledge a worker's result."""
     if attempt.answered and attempt.worker.version >= 2:
         status = ACK_STATUS.get(outcome, "unknown")
         attempt.worker.send(encoder.encode(ResultAck(*attempt.key, status)))  # type: ignore[arg-type]

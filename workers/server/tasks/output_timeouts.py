@@ -33,7 +33,7 @@ class OutputTimeouts:
         self.check(attempt)
 
     def check(self, attempt: Attempt) -> None:
-        """End an attempt whose model was silent for too long; look again when that may be. Any number of times."""
+        """End an attempt whose model was silent for too long, else check again when that may be. May be called at any time."""
         attempt.cancel_timer()
         limits = attempt.limits or self._settings.limits_of(attempt.grant)
         if limits is None or attempt.phase not in BEFORE_THE_END:

@@ -21,7 +21,7 @@ class RemoteStops:
         self._background = background
 
     def on_stop(self, task_id: str, epoch: int, why: str) -> None:
-        """A task was ended whose attempt with this epoch is, or was, here."""
+        """Stop an attempt here, with this epoch, whose task was ended elsewhere."""
         attempt = self._held(task_id, epoch)
         if attempt is None:
             self._background.spawn(self._confirm(task_id, epoch, why))

@@ -14,8 +14,8 @@ CALL_ATTEMPTS = 500
 
 
 class SentBatcher:
-    """See the module. What is not reported, as the store is unavailable, is made up for by the end of the attempt: until
-    then it counts."""
+    """See the module. A report that is lost, as the store is unavailable, is made up for by the end of the attempt: until then it
+    counts."""
 
     def __init__(self, scheduler: Scheduler, slots: Slots) -> None:
         self._scheduler = scheduler

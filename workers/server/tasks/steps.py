@@ -1,4 +1,4 @@
-"""Where an attempt stands, and what it may come to: a step, which `effects.py` carries out."""
+"""The phases of an attempt, and the steps that end it, which `effects.py` carries out."""
 
 import enum
 from typing import Literal, NamedTuple
@@ -14,7 +14,7 @@ Cause = Literal["lost", "failed", "falls", "declined", "repair"]
 
 
 class Phase(enum.Enum):
-    """Where an attempt stands."""
+    """The phases of an attempt."""
 
     SENT = "sent"
     RUNNING = "running"
@@ -41,10 +41,11 @@ class Finish(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Look whether the texts (JSON strings) of a finished answer match its schema; the attempt ends then (`Attempt.checked`).
+    """Check whether the texts (JSON strings) of a finished answer match its schema; the attempt ends then (`Attempt.checked`).
 
-    `usage`: the usage that its client sees, if it does not. `repairs`: then it may be asked for again, for which its request is
-    needed."""
+    `usage`: the usage for the client if they do not match. `repairs`: the answer may be requested again, for which the request is
+    needed.
+    """
 
     schema: bytes
     texts: list[bytes]
@@ -53,10 +54,10 @@ class Check(NamedTuple):
 
 
 class Requeue(NamedTuple):
-    """Give the task back to its old place, or end it with `end` if its tries are used up. The slot is free immediately.
+    """Requeue the task at its old place, or end it with `end` if its tries are used up. The slot is free immediately.
 
-    `hold_ms`: no task of its model begins for so long. `blameless`: its worker has done its work. `repair`: with what it is done
-    once more. `unsent`: nothing of it has left.
+    `hold_ms`: no task of its model begins for this long. `blameless`: the worker has done its work. `repair`: the request for a
+    repair. `unsent`: no part of the request has left.
     """
 
     why: str
@@ -77,7 +78,7 @@ class Release(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The worker cannot run it: bring it to one that can."""
+    """Move the task to a worker that can run it."""
 
     why: Mismatch
 

@@ -39,7 +39,7 @@ _OLD_THINKERS = re.compile(r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[015])?(?:-2
 
 
 def messages_request(payload: bytes, model: str, *, stream: bool, allowed: Collection[str]) -> dict[str, Any]:
-    """The body of `/messages`. Raises `TaskError` for what cannot be said."""
+    """Return the body of `/messages`. Raise `TaskError` for a request that has no form there."""
     chat, through = read_chat(payload, "Anthropic", own=OWN | {ANTHROPIC}, ignored=IGNORED, allowed=allowed)
     if (chat.n or 1) != 1:
         raise refused("n: Anthropic gives one answer to a request")
@@ -187,9 +187,8 @@ def _tool_choice(chat: Chat) -> dict[str, Any]:
 
 
 def _think(chat: Chat, body: dict[str, Any], model: str) -> None:
-    """What `reasoning_effort` is here. In the middle of a loop of tools whose thinking did not come back, and where a call is
-    forced, nothing is thought: Anthropic refuses that.
-    """
+    """Return the form of `reasoning_effort`. There is no thinking in the middle of a tool loop whose earlier thinking is missing,
+    nor where a call is forced: Anthropic rejects that."""
     effort = chat.reasoning_effort
     if effort is None or (effort == "none" and _OLD_THINKERS.match(model)):
         return

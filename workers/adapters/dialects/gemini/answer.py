@@ -82,7 +82,7 @@ class _Event(_Said):
 
 
 class _Choice:
-    """What is known of one candidate."""
+    """The state of one candidate."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -33,10 +33,8 @@ _UNSIGNED = re.compile(r"(?:models/)?(?:gemini-[12]\b|gemma)")
 
 
 def content_request(payload: bytes, model: str, *, allowed: Collection[str]) -> tuple[dict[str, Any], bool]:
-    """The body of `generateContent`, and whether of several calls of tools only the first is wanted.
-
-    Raises `TaskError` for what cannot be said.
-    """
+    """Return the body of `generateContent`, and whether only the first of several tool calls is wanted. Raise `TaskError` for a
+    request that has no form there."""
     chat, through = read_chat(payload, "Gemini", own=(), ignored=IGNORED, allowed=allowed)
     system, contents = _conversation(chat.messages, sign=_UNSIGNED.match(model) is None)
     body: dict[str, Any] = {"contents": contents}
@@ -125,7 +123,7 @@ def _conversation(
 
 
 def _order(part: dict[str, Any], called: dict[str, tuple[int, str]]) -> int:
-    """Results first, in the order of their calls; all else as it stands."""
+    """Order the parts: results first, in the order of their calls."""
     result = part.get("functionResponse")
     return 0 if result is None else called[result["id"]][0] - len(called)
 
