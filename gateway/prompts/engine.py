@@ -138,7 +138,7 @@ class Text:
                 f"line {node.lineno}: calls, include, import, extends, block and macro are not for prompts; use filters"
             )
         self.reads = frozenset(_reads(tree))
-        self._plain = source if not self.variables and _is_plain(tree) else None
+        self._plain = None
         self._path = _only_path(tree)
         for loop in tree.find_all(nodes.For):  # so that `render` compares the time in each round
             loop.body.insert(0, nodes.Output([nodes.TemplateData("")]))
@@ -222,10 +222,3 @@ def _only_path(tree: nodes.Template) -> tuple[str, ...] | None:
             return _path_of(node)
         case _:
             return None
-
-
-def _is_plain(tree: nodes.Template) -> bool:
-    return all(
-        isinstance(node, nodes.Output) and all(isinstance(part, nodes.TemplateData) for part in node.nodes)
-        for node in tree.body
-    )

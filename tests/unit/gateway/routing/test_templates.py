@@ -40,6 +40,11 @@ def test_texts_loops_conditions_and_filters() -> None:
     )
 
 
+def test_a_text_without_variables_is_rendered_too() -> None:
+    assert Text("a{# note #} b").render({}, Budget()) == "a b"
+    assert Text("{% raw %}{{ x }}{% endraw %}").render({}, Budget()) == "{{ x }}"
+
+
 def test_a_loop_goes_through_lists_and_objects_and_an_empty_text_is_none() -> None:
     source = "{% for one in x %}{{ one }}{% if not loop.last %},{% endif %}{% else %}none{% endfor %}"
     told = [render(source, x=x) for x in (["ab", 2], {"k": 1}, [], "")]
