@@ -139,7 +139,7 @@ class Gateway:
             connection_limit(settings.tuning.max_connections, open_files()), self.metrics
         )
         bodies = Bodies()
-        closing, lifecycle = OpenAnswers(), Lifecycle()
+        open_answers, lifecycle = OpenAnswers(), Lifecycle()
         tickets = Tickets(secrets.token_bytes(32))
         self.calls = InFlightRequests(settings.max_calls_per_caller)
         self.authorizer = Authorizer(current, tickets, self.calls, lifecycle)
@@ -211,7 +211,7 @@ class Gateway:
             queues=lambda: current.settings.queues,
             models=lambda: current.settings.models,
         )
-        watch = PositionMonitor(self.scheduler)
+        positions = PositionMonitor(self.scheduler)
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
         )
@@ -294,15 +294,15 @@ class Gateway:
             bodies=bodies,
             models=models,
             submit=submit,
-            wait=Wait(submit, self.hub, results, closing, cancels.cancel_soon, lifecycle),
+            wait=Wait(submit, self.hub, results, open_answers, cancels.cancel_soon, lifecycle),
             poll=poll,
             cancel=cancel,
             cancel_soon=cancels.cancel_soon,
             links=links,
             hub=self.hub,
             results=results,
-            watch=watch,
-            closing=closing,
+            positions=positions,
+            open_answers=open_answers,
             lifecycle=lifecycle,
             allowances=allowances,
             gate=Gate(self.scheduler, background, signer, lambda: current.endpoints, issuer.ask_later),
@@ -360,7 +360,7 @@ class Gateway:
             self.store,
             self.channel,
             lifecycle,
-            closing,
+            open_answers,
             self.connections,
             loop_monitor,
             self.dispatcher.pool,
@@ -377,7 +377,7 @@ class Gateway:
         breakers = Breakers(replica, self.metrics)
         self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers, issuer)
         self._shutdown = Shutdown(
-            lifecycle, self.dispatcher, self.workers, self.replicas, closing, live, self.hub
+            lifecycle, self.dispatcher, self.workers, self.replicas, open_answers, live, self.hub
         )
         self._where = where
         self.stopping = False
@@ -391,7 +391,7 @@ class Gateway:
             self.channel,
             *([SnapshotServer(siblings, self.scrape.own)] if siblings.size > 1 else []),
             self.hub,
-            watch,
+            positions,
             self.inspector,
             history,
             self.configuration,

@@ -32,7 +32,7 @@ class Shutdown:
         dispatcher: Dispatcher,
         workers: WorkerSocket,
         replicas: Replicas,
-        closing: OpenAnswers,
+        open_answers: OpenAnswers,
         live: SharedFeed,
         hub: Hub,
     ) -> None:
@@ -40,7 +40,7 @@ class Shutdown:
         self._dispatcher = dispatcher
         self._workers = workers
         self._replicas = replicas
-        self._closing = closing
+        self._open_answers = open_answers
         self._live = live
         self._hub = hub
 
@@ -56,7 +56,7 @@ class Shutdown:
         self._lifecycle.peer_available = await self._replicas.another_stays()
         self._tell("the gateway drains")
         tell_at = time.monotonic() + TELL_S
-        while (self._working or self._closing.patience) and not self._lifecycle.deadline_passed:
+        while (self._working or self._open_answers.patience) and not self._lifecycle.deadline_passed:
             self._workers.release()
             await asyncio.sleep(0.05)
             if tell_at <= time.monotonic() and self._lifecycle.left_ms > TELL_S / 2 * 1000:
@@ -71,11 +71,11 @@ class Shutdown:
         until = time.monotonic() + SETTLE_S
         while (not self._dispatcher.settled or self._hub.catching_up) and time.monotonic() < until:
             await asyncio.sleep(0.02)
-        self._closing.begin()
+        self._open_answers.begin()
         await self._live.close()
         self._hub.wake_all()
         until = time.monotonic() + 2.0
-        while len(self._closing) and time.monotonic() < until:
+        while len(self._open_answers) and time.monotonic() < until:
             await asyncio.sleep(0.02)
         self._workers.close("the gateway stops")
 

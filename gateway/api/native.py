@@ -306,13 +306,13 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
             lane = (task.queue, submitted.line)
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task_id, now_ms(), submitted.place))
-                tasks.watch.add(feed, submitted.place)
+                tasks.positions.add(feed, submitted.place)
             del submitted  # the stream can last long
             came_to_end = await serve(
                 request,
                 Reader(tasks.hub, feed, notices=True),
                 stream,
-                tasks.closing,
+                tasks.open_answers,
                 headers=[(b"x-task-id", task_id.encode()), *(REPLAYED if follow.joined_at else ())],
                 keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
                 first=first,
@@ -323,7 +323,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
                 tasks.submit.lost(stream.info, lane, task.request_id, enqueued_ms)
     finally:
         no_linger = task.linger_ms and not tasks.settings.tuning.linger_ms and not task.idempotency
-        if no_linger and not came_to_end and not follow.feed.keep_alive and not tasks.closing.now:
+        if no_linger and not came_to_end and not follow.feed.keep_alive and not tasks.open_answers.now:
             tasks.cancel_soon(task.id, "client")
 
 
@@ -388,7 +388,7 @@ class ChainStream(NativeStream):
 
 
 def _stream_of(tasks: Tasks, info: TaskInfo, feed: LiveLog, *, is_chain: bool) -> NativeStream:
-    return ChainStream(info, partial(tasks.watch.add, feed, None)) if is_chain else NativeStream(info)
+    return ChainStream(info, partial(tasks.positions.add, feed, None)) if is_chain else NativeStream(info)
 
 
 def reconnect_ms() -> int:
@@ -492,12 +492,12 @@ async def _replay(
     replay_from = b"%d-%d" % start.after if start.after else b"0-0"
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))
-        tasks.watch.add(reader.feed, record.place, reader.feed.top)
+        tasks.positions.add(reader.feed, record.place, reader.feed.top)
     return serve(
         request,
         reader,
         stream,
-        tasks.closing,
+        tasks.open_answers,
         headers=[(b"x-task-id", task_id.encode()), (b"x-replay-from", replay_from)],
         keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
         first=first,

@@ -59,13 +59,13 @@ async def follow(
         view = ResponsesStreamView(row.info, row.echo, starting_after=after)
         reader, place = following
         if place is not None and reader.feed is not None:
-            tasks.watch.add(reader.feed, place, reader.feed.top)
+            tasks.positions.add(reader.feed, place, reader.feed.top)
         shown = TaskStream(view, tasks.hub.time, place)
         await serve(
             request,
             reader,
             shown,
-            tasks.closing,
+            tasks.open_answers,
             headers=[*_ids(row), *headers],
             keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
             opening=shown.open,

@@ -206,7 +206,7 @@ async def respond(
             place = None
             if submitted.state is State.QUEUED and feed.top == 0:
                 place = submitted.place
-                tasks.watch.add(feed, place)
+                tasks.positions.add(feed, place)
             info, queue, model, joined = follow.info, task.queue, submitted.line, follow.joined_at is not None
             task_id = info.task_id
             shown = TaskStream(streamed(info), hub.time, place)
@@ -220,7 +220,7 @@ async def respond(
                     request,
                     reader,
                     shown,
-                    tasks.closing,
+                    tasks.open_answers,
                     headers=[*_ids(task_id), *(REPLAYED if joined else ())],
                     keepalive_s=keepalive_s,
                     opening=shown.open,

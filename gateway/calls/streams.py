@@ -145,7 +145,7 @@ async def serve(
     request: Request,
     reader: LogReader,
     stream: Stream,
-    closing: OpenAnswers,
+    open_answers: OpenAnswers,
     *,
     headers: Headers,
     keepalive_s: float,
@@ -170,7 +170,7 @@ async def serve(
     """
     interrupt = reader.interrupt
     departure = DisconnectWatcher(request, interrupt)
-    closing.add(interrupt, None if resumable else reader.feed)
+    open_answers.add(interrupt, None if resumable else reader.feed)
     head = [*kind, *headers]
     direct = direct_exchange(request.send)
     take = None if direct is None else _Live(direct, request, reader, stream, head, keepalive_s).take
@@ -235,7 +235,7 @@ async def serve(
                 del body
             del parts  # it may be long until the next ones
     finally:
-        closing.discard(interrupt)
+        open_answers.discard(interrupt)
         departure.close()
 
 

@@ -42,8 +42,8 @@ class Tasks:
     links: StreamLinks
     hub: Hub
     results: Results
-    watch: PositionMonitor
-    closing: OpenAnswers
+    positions: PositionMonitor
+    open_answers: OpenAnswers
     lifecycle: Lifecycle
     allowances: Allowances
     gate: Gate

@@ -96,14 +96,14 @@ class Wait:
         submit: Submit,
         hub: Hub,
         results: Results,
-        closing: OpenAnswers,
+        open_answers: OpenAnswers,
         cancel_soon: Callable[[str, Literal["client", "timeout"]], None],
         lifecycle: Lifecycle,
     ) -> None:
         self._submit = submit
         self._hub = hub
         self._results = results
-        self._closing = closing
+        self._open_answers = open_answers
         self._cancel_soon = cancel_soon
         self._lifecycle = lifecycle
 
@@ -152,7 +152,7 @@ class Wait:
                 started_ms = earlier.granted_ms
             interrupt = reader.interrupt
             leaving = waiter.watch_disconnect(interrupt)
-            self._closing.add(interrupt, followed.feed)
+            self._open_answers.add(interrupt, followed.feed)
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
             begun, interrupted = hub.time(), False
             try:
@@ -188,7 +188,7 @@ class Wait:
                         raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task_id)
             finally:
                 leaving.close()
-                self._closing.discard(interrupt)
+                self._open_answers.discard(interrupt)
 
 
 def _took(earlier: JoinPoint, enqueued_ms: int) -> Timing:

@@ -20,7 +20,7 @@ class Health:
         store: StoreWatch,
         channel: Channel,
         lifecycle: Lifecycle,
-        closing: OpenAnswers,
+        open_answers: OpenAnswers,
         connections: Connections,
         loop_monitor: EventLoopMonitor,
         pool: Pool,
@@ -29,7 +29,7 @@ class Health:
         self._link = link
         self._channel = channel
         self._lifecycle = lifecycle
-        self._closing = closing
+        self._open_answers = open_answers
         self._connections = connections
         self._loop_monitor = loop_monitor
         self._pool = pool
@@ -68,7 +68,7 @@ class Health:
             "fairlane_ready": float(self.serving and self._link.up),
             "fairlane_redis_connected": float(self._link.up),
             "fairlane_redis_refusing": float(self.store.refuses),
-            "fairlane_http_requests_open": len(self._closing),
+            "fairlane_http_requests_open": len(self._open_answers),
             "fairlane_connections": len(self._connections.open),
             "fairlane_connections_limit": self._connections.max_open,
             "fairlane_connected_workers": len(self._pool),

@@ -107,7 +107,7 @@ async def over(talk: Talk) -> None:
     """Return when only the worker's connection is there, nobody waits for anything, and no task is left."""
     connections = talk.served.gateway.connections
     await until(lambda: len(connections.open) == 1, "the connections to be over")
-    await until(lambda: not talk.served.gateway.tasks.closing, "the answers to be over")
+    await until(lambda: not talk.served.gateway.tasks.open_answers, "the answers to be over")
     for _ in range(5):
         await asyncio.sleep(0)
 

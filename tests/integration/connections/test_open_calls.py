@@ -146,7 +146,7 @@ async def test_calls_of_a_key_that_is_taken_away_end(redis_url: str, tmp_path: P
             ann.stream("POST", "/api/openai", json={"stream": True}) as native,
             ann.stream("GET", f"/api/task/{accepted['taskId']}/events") as events,
         ):
-            await until(lambda: len(talk.served.gateway.tasks.closing) == 6, "all to wait")
+            await until(lambda: len(talk.served.gateway.tasks.open_answers) == 6, "all to wait")
             await reload(talk, keys(ann=secret))
             assert '"code":"invalid_api_key"' in await text(chat)
             for stream in (native, events):

@@ -136,7 +136,7 @@ async def test_a_gateway_that_stops_sends_its_callers_to_another_one_where_they_
         running = await worker.take()
         first = here.later(asking(here.http))
         await there.waiting(1)
-        here.served.gateway.tasks.closing.begin()
+        here.served.gateway.tasks.open_answers.begin()
         stopped = await first
         assert (stopped.status_code, stopped.json()["code"]) == (503, "GATEWAY_STOPPING")
         second = there.later(asking(there.http))

@@ -21,17 +21,17 @@ async def test_an_end_is_counted_once_behind_its_answer_and_is_not_lost_where_th
 ) -> None:
     under_way = []
     async with gateway() as talk, talk.worker2(["m"]) as worker:
-        metrics, closing = talk.served.gateway.metrics, talk.served.gateway.tasks.closing
+        metrics, open_answers = talk.served.gateway.metrics, talk.served.gateway.tasks.open_answers
         ended = metrics.ended
 
         def count(end: TaskEnd) -> None:
-            under_way.append(len(closing))
+            under_way.append(len(open_answers))
             ended(end)
 
         monkeypatch.setattr(metrics, "ended", count)
         answer = talk.later(talk.http.post("/v1/chat/completions", json={**CHAT, "stream": streams}))
         task = await worker.take()
-        await until(lambda: len(closing) == 1)
+        await until(lambda: len(open_answers) == 1)
         await worker.answer(task, "all")
         assert (await answer).status_code == 200
     assert under_way == [0]
