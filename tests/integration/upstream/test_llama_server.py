@@ -13,7 +13,6 @@ from tests.support.serving import DEADLINE_S, until
 
 from .conftest import MODEL
 from .llama_server import CONTEXT_PER_SLOT
-from .tiny_model import WIDTH
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("upstream")]
 MESSAGES: list[Any] = [{"role": "user", "content": "Is the queue fair?"}]
@@ -88,19 +87,6 @@ async def test_a_schema_is_kept(sdk: AsyncOpenAI) -> None:
     )
     answer = json.loads(completion.choices[0].message.content or "")
     assert isinstance(answer["fair"], bool)
-
-
-async def test_embeddings_in_both_encodings(sdk: AsyncOpenAI, llama: httpx2.AsyncClient) -> None:
-    texts = ["the lane is fair", "a queue"]
-    packed = await sdk.embeddings.create(model=MODEL, input=texts)
-    floats = await sdk.embeddings.create(model=MODEL, input=texts, encoding_format="float")
-    direct = (await llama.post("/v1/embeddings", json={"input": texts})).json()
-    for index in range(2):
-        vector = direct["data"][index]["embedding"]
-        assert len(vector) == WIDTH
-        assert floats.data[index].embedding == vector
-        assert packed.data[index].embedding == pytest.approx(vector, abs=1e-6)
-    assert floats.usage.total_tokens == direct["usage"]["total_tokens"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
