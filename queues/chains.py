@@ -1,4 +1,4 @@
-"""Chains: several stages under one task id. What the scheduler is told of them, and what it tells: plain values, no Redis.
+"""Chains: several stages under one task id. Arguments and answers of the scheduler for them: plain values, no Redis.
 
 A stage with one part runs in place: the chain's task itself moves from line to line. A stage with several runs as part tasks, of
 which each has a record, a log, a lease, tries and fallbacks of its own; the chain's task stands in no line meanwhile. Plan, head
@@ -45,7 +45,7 @@ class ChainStart:
     of: int
     """How many stages there are."""
     plan: bytes
-    """All that is needed to go on; it is forgotten at the chain's end."""
+    """All that is needed to continue; it is removed at the chain's end."""
     head: bytes = b""
     """What is needed for reading; it is kept as long as the chain's record."""
     parts: Sequence[Part] = ()
@@ -53,7 +53,7 @@ class ChainStart:
     request: bytes = b""
     """What the archive is to have as its request, if it keeps requests (`TaskSpec.archive_request`)."""
     reserve: int = 0
-    """What the later stages may cost, micro-credits, as far as that is known: it is held beside what the first one may."""
+    """What the later stages may cost, micro-credits, as far as that is known: reserved together with the cost of the first."""
     queues: Sequence[str] = ()
     """Those that later stages may wait in. It is refused while as many tasks of its user wait in one as that holds."""
 
@@ -83,7 +83,7 @@ class ChainEnd:
     code: str
     terminal: EventFields
     stage: Stage | None = None
-    """The stage that could not begin, with FAILED; its usage record tells of it. None: none is to blame."""
+    """The stage that could not begin, with FAILED; its usage record names it. None: none is to blame."""
     model: str = ""
     """That stage's, as far as they are known."""
     queue: str = ""
@@ -100,7 +100,7 @@ class Step(NamedTuple):
     then: StageEntry | ChainEnd | None
     """None of a part: others are under way, as far as its caller knows."""
     told: Sequence[EventFields] = ()
-    """Events of the chain's log that stand behind the attempt's own, when the step goes on to what follows: `stage` and such.
+    """Events of the chain's log that follow the attempt's own, when the step begins what follows: `stage` and such.
     Where the chain ends its terminal event stands behind these."""
     want: int = 0
     """Tasks to take for the slot, of these `models`, for this `worker`."""
@@ -120,13 +120,13 @@ class Advanced(NamedTuple):
               again with that
     too_large plan, head and results of the chain would be larger than may be: nothing was done. So are the next
     quota     it cannot be paid: `needed` would be held, and `available` is there (micro-credits)
-    no_balance  the store must be told first what there is (`unknown`: subject and window)
-    no_worker   its caller waits, and nobody offers the model of the next stage, nor one that it may go on to
+    no_balance  the balance must be loaded first (`unknown`: subject and window)
+    no_worker   its caller waits, and no worker offers the model of the next stage, nor a fallback
     hole      the log of the attempt's task is short of events: it ends at `top`. Nothing was done
-    late      somebody else has ended the task, or its chain; its slot is free now
+    late      another call has ended the task, or its chain; its slot is free now
     stale     the grant is not current
 
-    Behind `too_large`, `quota`, `no_balance`, `no_worker` and `next` the attempt goes on holding its slot: call again (with a new
+    Behind `too_large`, `quota`, `no_balance`, `no_worker` and `next` the attempt still holds its slot: call again (with a new
     nonce or the same), or `finish` it.
     """
 
@@ -167,7 +167,7 @@ class Chain(NamedTuple):
 
 
 class Running(NamedTuple):
-    """Which stage of which chain a grant runs, or which part of one."""
+    """The chain and stage that a grant runs, or the part of one."""
 
     chain: str
     """The chain's task: the grant's own, or that of its part."""

@@ -1,4 +1,4 @@
-"""What keys and users pay with, as the scripts hold it and SQL tells it: whole micro-credits. Pure."""
+"""What keys and users pay with, as the scripts and SQL have it: whole micro-credits. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class Balance:
 
     @property
     def held(self) -> int:
-        """Of what was granted, for tasks that have not ended."""
+        """Reserved from the grants for tasks that have not ended."""
         return self._amount("reserved")
 
     @property

@@ -2,7 +2,7 @@
 
 
 class StoreError(Exception):
-    """Redis did not do what was asked. `sent`: it may have, all the same; nobody can know until it answers again."""
+    """Redis did not do what was asked. `sent`: it may have done it all the same, which is unknown until it answers again."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
 """Failure codes: one row for each, which every surface, the metrics, the records and the worker's side read. Pure.
 
 A code says in which phase a task failed, or because of what; its category says in one word what is to be done. A category is
-a function of the code: it is told beside codes and stored nowhere.
+a function of the code: it is returned together with codes and stored nowhere.
 """
 
 from collections.abc import Mapping
@@ -9,16 +9,16 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 CANCELLED: Final = "CANCELLED"
-"""The code of every task that was cancelled, whoever did it: its caller, an operator, a departure, the gateway."""
+"""The code of every cancelled task, whether by its caller, an operator, a disconnect or the gateway."""
 
 
 class Category(StrEnum):
     """What is to be done about a failure. A new code goes where its reader would do the same."""
 
     CAPACITY = "timeout_or_capacity"
-    """Nobody answered in time: come again later; more capacity, or longer limits, help. Time-outs of every phase are of it."""
+    """No answer came in time: try again later; more capacity, or longer limits, help. Time-outs of every phase are of it."""
     BAD_OUTPUT = "bad_output"
-    """An answer came, and is not what it must be: ask anew, or mend the prompt or the schema."""
+    """An answer came, and is not what it must be: ask again, or fix the prompt or the schema."""
     UPSTREAM = "upstream"
     """The model's server failed, or will not serve this worker: look at the provider, its key and its account."""
     WORKER = "worker"
@@ -26,23 +26,23 @@ class Category(StrEnum):
     GATEWAY = "gateway"
     """The gateway or its Redis failed, or goes: send it again; look at the gateway's log."""
     REQUEST = "request"
-    """The request cannot succeed as it is: mend it."""
+    """The request cannot succeed as it is: fix it."""
     CANCELLED = "cancelled"
-    """Somebody wanted it so: there is nothing to do."""
+    """It was cancelled on purpose: there is nothing to do."""
 
 
 class FailureRow(NamedTuple):
-    """How a failure is told."""
+    """How a failure is reported."""
 
     openai: int
-    """The HTTP status on /v1, which tells the SDKs the class of their exception."""
+    """The HTTP status on /v1, which sets the class of the SDKs' exception."""
     code: str
     """OpenAI's error code: its own where it has one for that, else ours."""
     category: Category
     retry: bool = False
     """Whether the same request may do better, as a rule; a failure that says so itself knows better."""
     worker: bool = False
-    """Whether a worker may tell it; else the gateway alone does."""
+    """Whether a worker may report it; else the gateway alone does."""
     upstream: bool = False
     """Whether it counts against the upstream through which it came: enough of them open its breaker."""
     native: int = 500
@@ -99,7 +99,7 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(504, "TOTAL_TIMEOUT", Category.CAPACITY, worker=True),
     FailureRow(504, "UPSTREAM_TIMEOUT", Category.CAPACITY, retry=True, worker=True, upstream=True),  # its own, of any phase
     FailureRow(504, "PERMIT_EXPIRED", Category.CAPACITY, retry=True),
-    # nobody to do it
+    # no worker
     FailureRow(503, "MODEL_TOO_BUSY", Category.CAPACITY, retry=True, worker=True),
     FailureRow(503, "NO_WORKER", Category.CAPACITY, retry=True),
     FailureRow(503, "MODEL_UNAVAILABLE", Category.CAPACITY, retry=True),
@@ -142,7 +142,7 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
 
 
 def failure_row(code: str) -> FailureRow:
-    """The row of a failure code. One that is not known is a worker's failure that a retry will not mend, by its own name."""
+    """The row of a failure code. One that is not known is a worker's failure that a retry does not help, by its own name."""
     known = FAILURES.get(code)
     return known or FAILURES["WORKER_ERROR"]._replace(code=code)
 
@@ -158,7 +158,7 @@ def codes_of(category: str) -> list[str]:
 
 
 def failures_in_lua() -> str:
-    """Which codes tell how an upstream is, for the scripts: BLAMES_UPSTREAM is to blame, PROVES_UPSTREAM_WORKS is not."""
+    """Codes that show how an upstream is, for the scripts: BLAMES_UPSTREAM, and PROVES_UPSTREAM_WORKS."""
 
     def table(name: str, codes: list[str]) -> str:
         return f"local {name} = {{ {', '.join(f'{code} = true' for code in sorted(codes))} }}\n"

@@ -9,8 +9,8 @@ from fairlane.queues.failures import FAILURES, Category
 RELEASES_KEY: Final = frozenset(
     code for code, row in FAILURES.items() if row.retry or row.category is Category.CAPACITY
 )
-"""Failure codes of which the key is let go, where the task had no output: whoever comes again begins anew. Those that a retry may
-mend, and all time-outs: nobody has been told anything, and nothing was paid."""
+"""Failure codes that release the key of a task without output: the next request with it creates a task. Those that a retry may
+fix, and all time-outs: the caller has seen nothing, and nothing was paid."""
 
 
 def digest_text(digest: bytes) -> str:
@@ -28,7 +28,7 @@ def idempotency_name(key_id: str, user: str, idempotency_key: str) -> str:
 
 
 def pack(name: str, fingerprint: str, ttl_ms: int, most: int = 0, period_ms: int = 0) -> str:
-    """A name, what tells another body from the first one, and for how long it is remembered, for `TaskSpec.idempotency`. `most`:
+    """A name, the fingerprint of the first body, and for how long it is remembered, for `TaskSpec.idempotency`. `most`:
     such names that a user may have (0: any number), of those that are remembered for `period_ms`."""
     each_us = max(ttl_ms * 1000 // most, 1) if most else 0
     return f"{name} {fingerprint} {ttl_ms} {each_us} {period_ms}"

@@ -2,7 +2,7 @@
 
     ms since 1970 (48 bits) | version 8 (4) | pool (8) | random (4) | variant (2) | random (62)
 
-Ids sort by time in text and in binary, tell which Redis pool holds the task without a look-up, and cannot be
+Ids sort by time in text and in binary, name the Redis pool that holds the task, and cannot be
 guessed (66 random bits). They do not grant access: whose task it is, is checked apart from the id.
 """
 

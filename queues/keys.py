@@ -38,7 +38,7 @@ KEYS = (
     Key("flow", "flow:{queue}:{#model}:{model}:{user}", "zset", "task -> order of one user", "emptied by dispatch"),
     Key("busy", "busy:{queue}:{#model}:{model}:{user}", "set", "running tasks of one flow", "emptied by ending"),
     Key("running", "running:{queue}:{model}", "set", "running tasks of a lane, while a rule asks for them", "emptied by ending"),
-    Key("load", "load:{queue}", "set", "running tasks of a queue over all models, likewise", "emptied by ending"),
+    Key("load", "load:{queue}", "set", "running tasks of a queue over all models, for the same rules", "emptied by ending"),
     Key("spent", "spent:{model}", "hash", "second -> tokens dispatched in it, of a model paced by tokens", "EXPIRE 2 min"),
     Key("windows", "windows:{model}", "zset",
         "attempt -> when its request had left, us; FOREVER: unknown (windows.lua)", "PX, a day"),
@@ -48,7 +48,7 @@ KEYS = (
         "what a key or user can pay with (fields: BALANCE)", "amend, a day after it was used"),
     Key("balances", "balances", "zset", "key or user with a balance -> when it is reckoned up next (ms)", "with the balance"),
     Key("runs", "runs:{subject}", "set", "running tasks of a key or user with a limit of them", "emptied by ending"),
-    Key("at_limit", "at_limit", "zset", "key or user of which flows are held -> its limit", "emptied with the next"),
+    Key("at_limit", "at_limit", "zset", "key or user with flows parked at its limit -> its limit", "emptied with the next"),
     Key("at_limit_lanes", "at_limit_lanes:{subject}", "hash",
         "queue:model with held flows -> user last let go", "emptied with the next"),
     Key("at_limit_flows", "at_limit_flows:{queue}:{#model}:{model}:{subject}", "zset",
@@ -60,7 +60,7 @@ KEYS = (
         "no task of * that asks for this name starts before, ms: the provider said so", "PX"),
     Key("aside_of", "aside_of:{queue}", "hash", "user -> tasks of a queue that stand aside", "emptied with aside"),
     Key("fallbacks", "fallbacks:{model}", "zset",
-        "waiting task that may go on to another model -> its order", "emptied with its flow"),
+        "waiting task with fallback models -> its order", "emptied with its flow"),
     Key("fallback_models", "fallback_models", "set", "models with such tasks", "sweep, when there are none"),
     Key("aside", "aside", "zset",
         "waiting task whose name is held, or refused too often -> when it is back (ms)", "sweep, ending"),
@@ -68,7 +68,7 @@ KEYS = (
     Key("backlog", "backlog", "zset", "model with waiting tasks -> place in the line of models", "emptied by dispatch"),
     Key("line", "line:{models}", "string", "place last served by workers shared by models (their SHA-1)", "EXPIRE 1 h"),
     Key("due", "due", "zset", "task -> next instant (ms) the sweep must look at it", "emptied by ending"),
-    Key("pool", "pool", "hash", "bytes, last sweep, totals, places to go on at (fields: see POOL)", "kept: one per pool"),
+    Key("pool", "pool", "hash", "bytes, last sweep, totals, places to continue at (fields: see POOL)", "kept: one per pool"),
     Key("bulk", "bulk", "hash", "user -> bytes of its payloads of 16 KiB and more", "first output, or the end"),
     Key("endings", "endings", "list", "task, bytes, ended, expiry (ms) of those ended since the last sweep", "sweep"),
     Key("ended", "ended", "zset", "task, bytes of its record and log -> ended (ms)", "sweep, when it expires"),
@@ -85,7 +85,7 @@ KEYS = (
     Key("queues", "queues", "set", "known queues", "kept: configured"),
     Key("models", "models", "zset", "known model -> last use (ms), a minute exact", "sweep, when idle for an hour"),
     Key("recent", "recent", "zset", "the last 10,000 tasks -> enqueued (ms)", "trimmed by sweep"),
-    Key("upstreams", "upstreams", "zset", "model, a line feed, upstream: of which something is remembered -> 0", "sweep"),
+    Key("upstreams", "upstreams", "zset", "model, a line feed, upstream with a stored state -> 0", "sweep"),
     Key("upstream", "upstream:{#model}:{model}:{upstream}", "hash",
         "breaker and hold of a model's upstream (see UPSTREAM)", "sweep"),
     Key("outcomes", "outcomes:{#model}:{model}:{upstream}", "list", "what its attempts came to: ms 1|0", "PX, a window"),
@@ -96,7 +96,7 @@ KEYS = (
     Key("idle", "idle:{model}", "zset", "replica with a free slot for it -> since (us)", "popped by a wake-up; PX"),
     Key("replicas", "replicas", "zset", "replica -> expiry (ms)", "offer, sweep"),
     Key("versions", "versions", "hash", "replica -> version of its configuration: modified, read (ms), hash", "sweep"),
-    Key("hosts", "hosts", "hash", "replica -> JSON of what it tells of itself (ReplicaInfo)", "sweep"),
+    Key("hosts", "hosts", "hash", "replica -> JSON of what it reports of itself (ReplicaInfo)", "sweep"),
     Key("taken", "taken:{nonce}", "string", "tasks granted by a call that has no record", "PX, five times a grant"),
     Key("presence", "presence:{replica}", "hash",
         "the workers connected to a replica (fields: see PRESENCE)", "PX, renewed by present"),
@@ -115,7 +115,7 @@ KEYS = (
 
 ANY_MODEL = "*"
 """Stands for a model in `offers` and `idle` when a worker takes every model; and the model as which all tasks are scheduled that
-ask for a name which no worker offers and nobody configured."""
+ask for a name which no worker offers and no operator configured."""
 
 ENDPOINT = "http:"
 """How the models of endpoints are called, and no others: such a name, and behind it the endpoint's."""
@@ -134,9 +134,9 @@ RECORD = {
     "model": "model that it is scheduled as",
     "requested_model": "model that was asked for, where it is scheduled as *",
     "route": "name that its caller gave, where more than one model may run it",
-    "fallbacks": "models that it may go on to: a line for each, with what it costs there",
-    "fallback_after": "it goes on while its model is held or paced for longer, ms",
-    "model_omitted": "1: its payload is an object without the model, which its worker is told in it",
+    "fallbacks": "models that it may fall back to: a line for each, with what it costs there",
+    "fallback_after": "it falls back while its model is in a cooldown or throttled for longer, ms",
+    "model_omitted": "1: its payload is an object without the model, which is put in for its worker",
     "template": "template that its payload was made of: name, version, locale, a line for each",
     "user": "user",
     "key_id": "id of the caller's key",
@@ -159,7 +159,7 @@ RECORD = {
     "stream": "1: the caller wants tokens as they come",
     "metadata": "metadata, JSON",
     "request_id": "id of the request that submitted it, for the log",
-    "token_use": "of which signed token it is a use: how many it has, how long they are remembered (ms), its name",
+    "token_use": "the signed token that it uses: how many uses that has, how long they are remembered (ms), its name",
     "idempotency": "the idempotency key that names it: its name, and until when it does (ms)",
     "traceparent": "traceparent of the trace that it belongs to",
     "payload_bytes": "bytes of the payload",
@@ -173,7 +173,7 @@ RECORD = {
     "owner": "owner: the replica that holds the grant",
     "worker": "worker",
     "upstream": "its upstream, if that has a name",
-    "probe": "1: it probes its upstream; 2: and has told that this works",
+    "probe": "1: it probes its upstream; 2: and has shown that this works",
     "granted_at": "granted, ms",
     "attempt_deadline": "deadline of the attempt, ms",
     "begun": "1: a worker has begun this attempt",
@@ -182,7 +182,7 @@ RECORD = {
     "max_tries": "tries that it may have, where these are not three",
     "stage": "stage of its chain: its number, the part (or -), its name",
     "chain": "its chain, of a part",
-    "parts": "parts of the stage that its chain is in, of which each is a task: the chain stands in no line",
+    "parts": "parts of the stage that its chain is in, each of them a task: the chain is in no line",
     "stage_entered_at": "when its chain entered this stage, ms; absent in the first",
     "attempts_before": "attempts before this stage",
     "max_cost": "the most that this stage, or part, may cost, micro-credits",
@@ -193,7 +193,7 @@ RECORD = {
     "progress": "epoch of an attempt, and the data of its last `progress`, which is not logged",
     "gap_moved": "end of the last gap that moved its time, ms",
     "last_lost": "the worker that was lost with it last",
-    "fallback_history": "models that it went on from: a line for each, with when (ms) and why",
+    "fallback_history": "models that it left: a line for each, with when (ms) and why",
     "history": "earlier attempts: worker|granted|ended|why; …",
     "ended_at": "ended, ms",
     "end_id": "id of the terminal event",
@@ -201,7 +201,7 @@ RECORD = {
     "end_nonce": "nonce of the call that ended it",
     "schema": "what the finished text must be: a JSON schema, `payload` (as its response_format says) or `object`",
     "repair": "1: an answer that does not match may be asked for again; then 2, what that answer used, and cost (repairs.lua)",
-    "usage": "tokens that were told with its end, of one whose worker was still to stop: input, output, what else is known; "
+    "usage": "tokens that were reported with its end, of one whose worker was still to stop: input, output, what else is known; "
     "before that, of a task with a price, as counted at its last renewal",
     "archive": "how long it is kept for the archive, ms, if that does not have it; and `r`: with its request; or `l`: its log, "
     "of a response",
@@ -209,13 +209,13 @@ RECORD = {
     "permit": "its permit that is out: until when it may be used, or holds its slot, ms; for how long either is, ms; when it was "
     "used (0: not yet); and by which call",
     "stored_bytes": "bytes of record and log as they were noted at its end, of a task with archive or keep_after_read",
-    "webhooks": "1: webhooks of its caller are told of its end",
+    "webhooks": "1: webhooks of its caller get its end",
     "granted_tasks": "tasks granted by the call named in end_nonce or by its submit",
 }
 """Fields of a task's record."""
 
 CHAIN = {
-    "plan": "what is needed to go on; forgotten at the end",
+    "plan": "what is needed to continue; removed at the end",
     "head": "what is needed for reading",
     "stages": "how many stages there are",
     "stored_bytes": "bytes of plan, head, results and request, which count among those that are stored; absent behind the end",
@@ -228,7 +228,7 @@ CHAIN = {
     "result:{stage}": "result of a stage, or of a part: result:0, result:1.3",
     "usage:{stage}": "tokens that it used: input, output, what else is known",
 }
-"""Fields of a chain's hash. Plan, head and results are bytes that nobody here reads."""
+"""Fields of a chain's hash. Plan, head and results are bytes that no script reads."""
 
 MODEL = {
     "concurrency": "concurrency limit",
@@ -244,12 +244,12 @@ MODEL = {
     "cooldown_until": "nothing starts before, ms: the provider said so",
     "requests_at": "no request before, us (pace by requests)",
     "tokens_at": "no request before, us (pace by tokens)",
-    "fallback_cursor": "where the sweep goes on among the tasks that may go on to another model",
+    "fallback_cursor": "where the sweep continues among the tasks with fallback models",
     "breaker_failures": "failures of an upstream that open its breaker; 0: none does; absent: 5",
     "breaker_open_ms": "for so long at first; absent: 5,000",
     "upstream_state": "something is remembered of an upstream: 1 outcomes, 2 a breaker that is not closed, or a hold, too",
     "mean_output": "mean output, tokens",
-    "longest_output": "longest output of late, tokens: it fades as shorter ones come",
+    "longest_output": "longest recent output, tokens: it fades as shorter ones come",
     "mean_speed": "mean pace of a task, tokens a second",
     "mean_ms": "mean duration of an attempt, ms",
     "used": "last grant, us",
@@ -355,11 +355,11 @@ POOL = {
     "born": "when it was configured first, us: another one means that the store was emptied meanwhile",
     "swept": "last sweep, ms",
     "woke": "when the sweep last repeated wake-ups, ms",
-    "ruling": "where to go on among the models that a change of a queue concerns; absent: nowhere",
-    "tidied": "where the sweep goes on to tidy up among the models",
-    "moving": "where it goes on to move offers after a gap, and from which instant (ms), by how much (ms); absent: nowhere",
-    "away": "gaps in which nobody could renew anything: when each ended (ms), by how much it moves (ms), …",
-    "stranded": "where it goes on to look for tasks of * that nobody serves",
+    "ruling": "where to continue among the models that a change of a queue concerns; absent: nowhere",
+    "tidied": "where the sweep continues to tidy up among the models",
+    "moving": "where it continues to move offers after a gap, and from which instant (ms), by how much (ms); absent: nowhere",
+    "away": "gaps in which no replica could renew anything: when each ended (ms), by how much it moves (ms), …",
+    "stranded": "where it continues to look for tasks of * without a worker",
 }
 """Fields of the pool's hash."""
 
@@ -367,9 +367,9 @@ CHANNEL = "channel:"
 """Behind the prefix, before the replica: its pub/sub channel. What is published there: see MESSAGES."""
 
 MESSAGES = {
-    "wake": "model: something of it can start, and this replica alone was told",
-    "wake_all": "model: the same, told to all who have workers for it",
-    "permit": "model of an endpoint: a permit of it can be given out, and this replica alone was told",
+    "wake": "model: something of it can start, and this replica alone gets the message",
+    "wake_all": "model: the same, to all replicas with workers for it",
+    "permit": "model of an endpoint: a permit of it can be given out, and this replica alone gets the message",
     "stop": "task, epoch, why: stop the worker that runs it",
     "drain": "worker: drain it, an operator wants it to go",
     "event_id": "task, event id: an event of a task that is read here; it is large, so read it from the log",

@@ -1,4 +1,4 @@
-"""Limits of a caller's key and of its users, as the scripts are told of them and tell what is left. Pure."""
+"""Limits of a caller's key and of its users, as the scripts take them and return what is left. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ def pack(limits: dict[str, int]) -> str:
 
 
 class Remaining(NamedTuple):
-    """What is left of requests, or of tokens: of the limit of which least is left, of the minute or the day, of key or user."""
+    """What is left of requests, or of tokens: of the limit with the least left, of the minute or the day, of key or user."""
 
     limit: int
     remaining: int
@@ -40,7 +40,7 @@ class RateLimitStatus(NamedTuple):
 
 
 def read_rate_limit_status(reply: Sequence[int]) -> RateLimitStatus:
-    """As `what_is_left` in limits.lua tells it."""
+    """As `what_is_left` in limits.lua returns it."""
     return RateLimitStatus(*(Remaining(*reply[at : at + 3]) if reply[at] else None for at in (0, 3)))
 
 
@@ -57,7 +57,7 @@ class Allowed(NamedTuple):
 
 
 def read_allowance(reply: Sequence[Any]) -> Iterator[Allowed]:
-    """As read_limits.lua tells it."""
+    """As read_limits.lua returns it."""
     for at in range(0, len(reply), 5):
         whose, name, limit, left, reset_ms = reply[at : at + 5]
         yield Allowed(whose == b"u", SETTINGS[name.decode()], limit, left, reset_ms)

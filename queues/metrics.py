@@ -55,7 +55,7 @@ def error_message_of(error: bytes) -> str:
 
 
 class TaskEnd(msgspec.Struct, frozen=True):
-    """How a task ended, told by whoever ended it. Durations in ms."""
+    """How a task ended, as reported by the replica that ended it. Durations in ms."""
 
     queue: str
     model: str
@@ -72,9 +72,9 @@ class TaskEnd(msgspec.Struct, frozen=True):
     used: Used = Used()
     task: EndedTask | None = None
     user: str = ""
-    """Whose it was: for those who count by user, which metrics do not."""
+    """For components that count by user, which metrics do not."""
     worker: str = ""
-    """Name of the worker that ended it, `version 1` for all that have none; '' when somebody else did."""
+    """Name of the worker that ended it, `version 1` for all that have none; '' if no worker did."""
 
 
 class EndLabels(NamedTuple):

@@ -89,10 +89,10 @@ from fairlane.queues.versions import ConfigStatus, Configuration, Version, hash_
 log = structlog.get_logger("fairlane.queues")
 
 MAX_ERASED = 500
-"""Tasks of which it is looked whose they are, in one step."""
+"""Tasks whose user is checked in one step."""
 
 MAX_TAKEN = 64
-"""Tasks that one `take` grants at most; as in grants.lua. Who gets so many asks again."""
+"""Tasks that one `take` grants at most; as in grants.lua. A caller that gets as many asks again."""
 MAX_RENEWED = 500
 """Tasks that one call of `renew` looks at, so that others are served between."""
 
@@ -115,9 +115,9 @@ class Ends:
     left: Fragment
     """The `cancelled` event of a task whose readers left."""
     unavailable: Fragment
-    """Somebody waits for it, and the upstreams of all models that may run it fail."""
+    """A caller waits for it, and the upstreams of all models that may run it fail."""
     permit_unreported: Fragment
-    """The `done` event of a permit that was used, and of whose call nobody reported the end in time."""
+    """The `done` event of a permit that was used, and whose call's end was not reported in time."""
     permit_unused: Fragment
 
 
@@ -286,7 +286,10 @@ class Scheduler:
         return Balance(fields) if "balance" in fields else None
 
     async def load_balance(self, subject: str, funds: Funds, window: str = "") -> bool:
-        """Tell what SQL knows of a subject, and of a window; whether it was not known. What is known here is not set back."""
+        """Load what SQL knows of a subject, and of a window. Return whether it was not loaded before.
+
+        What is known here already does not change.
+        """
         said = (funds.granted, funds.grants, funds.spent, funds.number)
         of_window = (window, funds.windows.get(window, 0)) if window else ()
         return bool(await self._link.run("load_balance", subject, *said, *of_window))
@@ -294,7 +297,7 @@ class Scheduler:
     async def due_balances(
         self, most: int, pause_ms: int, *, all_due: bool = False
     ) -> tuple[str, list[tuple[str, Balance, int]]]:
-        """Whose balances are to be compared with SQL now: the newest entry of the outbox ('' = none); and of at most `most`
+        """Return the balances to be compared with SQL now: the newest entry of the outbox ('' = none); and of at most `most`
         subjects how they stand, and for how long (ms) nothing has happened. They are due again in `pause_ms`.
 
         `all_due`: all are due now.
@@ -306,9 +309,9 @@ class Scheduler:
     async def adjust_balance(
         self, subject: str, compared: Balance, funds: Funds, spent: int, windows: Mapping[str, int]
     ) -> bool:
-        """Put a balance right that was `compared`: SQL's grants hold, and tasks have cost so much more, of `windows` likewise.
+        """Correct a balance that was `compared`: SQL's grants hold, and tasks have cost `spent` more, and `windows` more.
 
-        False: somebody has changed it meanwhile."""
+        Return False if it has changed meanwhile."""
         more = [part for window in windows.items() for part in window]
         said = (compared.mark, funds.number, funds.granted, funds.grants, spent, "")
         return bool(await self._link.run("adjust_balance", subject, *said, *more))
@@ -369,9 +372,9 @@ class Scheduler:
         return _retry_at(reply)[0]
 
     def publish_progress(self, grant: Grant, kind: str, data: bytes) -> asyncio.Future[Any]:
-        """Tell readers elsewhere of an event that is not logged (progress); the last one of the attempt is kept for who joins.
+        """Publish an event that is not logged (progress) to readers elsewhere; the last one is kept for new readers.
 
-        Call it when what the event stands behind has been appended. Its loss harms nobody.
+        Call it when the output before it has been appended. Its loss does no harm.
         """
         return self._link.run(
             "publish_progress", self.replica, grant.task_id, grant.epoch, grant.token, kind, data
@@ -413,7 +416,7 @@ class Scheduler:
         return self._link.run("finish_task", *args)
 
     def parse_finish(self, reply: Any) -> Finished:
-        """What `finish` answered. The metrics are told of tasks that ended with it: of a part's chain and its other parts."""
+        """Read the reply of `finish`. Count the tasks that ended with it: a part's chain and its other parts."""
         self._count_related_ends(reply[5])
         grants = [_GRANT.decode(packed) for packed in reply[2]]
         return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3], *_retry_at(reply[4]))
@@ -430,8 +433,8 @@ class Scheduler:
         for any task: where these end it, the chain has ended; where it was a part, its chain ends as it did, and the other parts
         are cancelled.
 
-        `seq`: as `finish` has it. Call again with the same `step` until it is answered: the slot is held until then. Who repeats
-        it when the chain has gone on further is told that the grant is stale.
+        `seq`: as `finish` has it. Call again with the same `step` until it is answered: the slot is held until then. A call that
+        comes when the chain has advanced further returns a stale grant.
         """
         used = step.used
         args: list[Arg] = [
@@ -464,7 +467,7 @@ class Scheduler:
         return self._link.run("advance_chain", *args)
 
     def parse_advance(self, reply: Any) -> Advanced:
-        """What `advance` answered. The metrics are told of the chain's end, if it ended with the last of its parts."""
+        """Read the reply of `advance`. Count the chain's end, if it ended with the last of its parts."""
         outcome, event_id, packed, top, later, told, beside = reply
         grants = [_GRANT.decode(one) for one in packed]
         self._count_related_ends(beside)
@@ -478,7 +481,7 @@ class Scheduler:
         return answer
 
     def _count_related_ends(self, accounts: Sequence[list[Any]]) -> None:
-        """Tell the metrics of tasks that ended with another one."""
+        """Count tasks that ended with another one."""
         for account in accounts:
             self.metrics.ended(_task_end(account))
 
@@ -503,9 +506,9 @@ class Scheduler:
         repair: Repair | None = None,
         unsent: bool = False,
     ) -> Ended:
-        """Give a granted task back to its old place; it may end instead (output was seen, tries used up, nobody left).
+        """Give a granted task back to its old place; it may end instead (output was seen, tries used up, no worker left).
 
-        `cause`: the worker is lost, it failed in a way that a retry may mend, or only another model (`falls`), or it declined
+        `cause`: the worker is lost, it failed in a way that a retry may fix, or only another model (`falls`), or it declined
         (costs no try). `end`: what the task ends with when its tries are used up, instead of WORKER_LOST. `who` was lost, over
         all its connections. `hold_ms`: nothing of the model starts for so long, because its provider said so. A task ends after
         100 attempts anyhow, or 1,000 if the last was refused so.
@@ -620,7 +623,7 @@ class Scheduler:
         return replies
 
     async def sweep(self) -> tuple[int, int]:
-        """End what is out of time and take back what was lost. (ms until the next sweep is due, tasks looked at)."""
+        """End what is out of time and requeue what was lost. Return ms until the next sweep, and tasks looked at."""
         ends, limits = self._ends, self.limits
         reply = await self._link.run(
             "sweep",
@@ -683,15 +686,18 @@ class Scheduler:
         then or later, and before then, ms.
 
         `running`: all that hold a slot; `recent`: the last 10,000 that were submitted. The second value is the task behind
-        which to go on (`after`), '' when there are no more; it may come with less than `most`, or none.
+        which to continue (`after`), '' when there are no more; it may come with less than `most`, or none.
         """
         args = [text for pair in wanted.items() for text in pair]
         reply = await self._link.run("search_tasks", source, after, look_at, most, *args)
         return [(task_id.decode(), _fields(record)) for task_id, record in reply[1:]], reply[0].decode()
 
     async def tasks_of_keys(self, keys: Iterable[str], cursor: str, look_at: int) -> tuple[list[str], str]:
-        """Tasks that wait or run and were submitted with one of these keys, of some `look_at` that do; and where to go on, '0' at
-        the end, which is where to begin. Whoever is there all the while is found, maybe twice."""
+        """Return tasks that wait or run and were submitted with one of these keys, of about `look_at` tasks; and where to
+        continue.
+
+        '0' is the end, and where to begin. A task that is there all the while is found, maybe twice.
+        """
         reply = await self._link.run("find_by_key", cursor, look_at, *keys)
         return [task_id.decode() for task_id in reply[1:]], reply[0].decode()
 
@@ -718,7 +724,7 @@ class Scheduler:
 
     async def erase_user(self, user: str, until_ms: int) -> tuple[int, int]:
         """Remove what is kept of this user's tasks that were submitted until then and have ended; how many, and how many more
-        their workers have not let go yet: these are to be forgotten later. Whoever ends all the while is not among them."""
+        their workers have not let go yet: these are to be erased later. Tasks that end meanwhile are not included."""
         removed = stopping = 0
         for line in ("endings", "ended", "due"):
             cursor = b"0"
@@ -739,7 +745,7 @@ class Scheduler:
         await self._link.run("record_action", *actor, _mark(), action, target, *written)
 
     async def newest_audit_id(self) -> str | None:
-        """The id of the newest entry of the audit record; None where nobody did anything since the store began."""
+        """The id of the newest entry of the audit record; None if there is none since the store began."""
         newest: bytes | None = await self._link.command("HGET", self._keys("pool"), "acted")
         return newest.decode() if newest else None
 
@@ -801,7 +807,7 @@ class Scheduler:
         await self._link.run("mark_read", task_id)
 
     async def delete_task(self, task_id: str) -> bool:
-        """Forget what is kept of a task, which nobody is to read any more: at once, or as soon as it has ended and holds no slot.
+        """Delete what is kept of a task: immediately, or as soon as it has ended and holds no slot.
         Whether it is gone."""
         return int(await self._link.run("delete_task", task_id)) != 0
 
@@ -823,7 +829,7 @@ class Scheduler:
     ) -> asyncio.Future[Any]:
         """Say which models this replica's workers serve, for `hold_ms`. What is not named stays as it was said before.
 
-        `upstreams`: each model and upstream, of models of which one has a name. The reply is how many models were refused: the
+        `upstreams`: each model and upstream, of models with a named one. The reply is how many models were refused: the
         pool knows 20,000 names at most.
         """
         through = [part for pair in upstreams for part in pair]
@@ -860,7 +866,7 @@ class Scheduler:
         return ConfigStatus(outcome.decode(), read_configuration(in_force), born.decode())
 
     async def in_force(self) -> tuple[Configuration | None, str]:
-        """Whose configuration holds, and `ConfigurationStatus.born`; None and '' in a store that was never configured."""
+        """The configuration in force, and `ConfigurationStatus.born`; None and '' in a store that was never configured."""
         packed, born = await self._link.command("HMGET", self._keys("pool"), "version", "born")
         return None if packed is None else read_configuration(packed), (born or b"").decode()
 
@@ -942,7 +948,7 @@ def _texts(flat: list[bytes]) -> dict[str, str]:
 
 
 def _mark() -> str:
-    """What tells an entry of the audit record from others of the same instant."""
+    """A mark that distinguishes an audit log entry from others of the same instant."""
     return secrets.token_hex(4)
 
 
@@ -1020,7 +1026,7 @@ def _record_of(task: TaskSpec) -> list[Arg]:
 
 
 def _start_of(chain: ChainStart | None, limits: Limits) -> list[Arg]:
-    """What `submit` is told of a chain: how many arguments, and those."""
+    """The arguments of `submit` for a chain: how many, and those."""
     if chain is None:
         return [0]
     args: list[Arg] = [*chain.stage, chain.of, chain.plan, chain.head, chain.request, chain.reserve]
@@ -1034,14 +1040,14 @@ def _parts_of(parts: Sequence[Part]) -> Iterable[Arg]:
 
 
 def _entry_of(entry: StageEntry) -> list[Arg]:
-    """What `advance` is told of the next stage."""
+    """The arguments of `advance` for the next stage."""
     task = entry.task
     args: list[Arg] = ["entry", *entry.stage, task.model, task.queue, task.payload, task.wait_ms, task.quota]
     return [*args, entry.reserve, len(entry.parts), *_parts_of(entry.parts), *_record_of(task)]
 
 
 def _end_of(end: ChainEnd) -> list[Arg]:
-    """What `advance` is told of a chain's end."""
+    """The arguments of `advance` for a chain's end."""
     stage = end.stage or Stage(-1, "")
     return ["end", end.state, end.code, *end.terminal, *stage, end.model, end.queue]
 

@@ -1,4 +1,4 @@
-"""What the scheduler is told of a task, and what it tells: plain values, no Redis."""
+"""Arguments and answers of the scheduler: plain values, no Redis."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -53,13 +53,13 @@ class TaskSpec(msgspec.Struct):
     keep_ms: int = 300_000
     """How long record and log are kept after the end."""
     max_tries: int = 0
-    """How often a worker may begin it before it fails for good; 0 = as ever. With 1 it is never begun twice, whoever is lost."""
+    """How often a worker may begin it before it fails for good; 0 = three times. 1 = never twice, even if a worker is lost."""
     linger_ms: int = 0
     """Cancelled this long after its last reader left; 0 = never."""
     waiting: bool = False
-    """A caller waits: with no worker left it ends at once instead of waiting for one."""
+    """A caller waits: with no worker left it ends immediately instead of waiting for one."""
     stream: bool = False
-    """The caller wants tokens as they come (told to the worker)."""
+    """The caller wants tokens as they come (sent to the worker)."""
     follow: bool = False
     """The submitting replica reads its events."""
     metadata: bytes = b""
@@ -74,17 +74,17 @@ class TaskSpec(msgspec.Struct):
     archive_log: bool = False
     """Not its end: its log, as it is a response that is kept."""
     has_webhooks: bool = False
-    """Whether webhooks of its caller are told of its end."""
+    """Whether webhooks of its caller get its end."""
     after_read_ms: int = 0
     """How long record and log are kept when its caller has read its end, if that is less; 0 = as ever."""
     key_limits: str = ""
     """Limits of the caller's key, packed (`limits.pack`)."""
     user_limits: str = ""
-    """Limits of each user of a delegating key, likewise."""
+    """Limits of each user of a delegating key, packed the same way."""
     price: str = ""
     """What the model costs, packed; '' = nothing."""
     quota: str = ""
-    """What the task is paid from, packed; '' = nobody pays."""
+    """What the task is paid from, packed; '' = it is not paid."""
     downgrade: "TaskSpec | None" = None
     """What it becomes, and is not paid, where there is not enough; None = it is refused."""
     asked: str = ""
@@ -92,16 +92,16 @@ class TaskSpec(msgspec.Struct):
     template: str = ""
     """What its payload was made of: name, version and locale of the template."""
     fallbacks: str = ""
-    """Models that it may go on to, a line for each: the model, a tab, and what it costs there, packed."""
+    """Models that it may fall back to, a line for each: the model, a tab, and what it costs there, packed."""
     fallback_after_ms: int = 0
-    """It goes on while its model is held or paced for longer than that."""
+    """It falls back while its model is in a cooldown or throttled for longer than that."""
     model_omitted: bool = False
     """Its payload is an object without the model, which is put in when the task is granted."""
     answer: str = ""
     """What its finished text must be, or it fails: a JSON schema; `payload`: as the payload's `response_format` says; `object`:
     any JSON object; '' = anything."""
     repair: bool = False
-    """If that does not match, and nobody has seen any of it, its model is asked again once."""
+    """If that does not match, and no reader has seen any of it, its model is asked again once."""
     uses: str = ""
     """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
     under which they are counted."""
@@ -110,8 +110,8 @@ class TaskSpec(msgspec.Struct):
     idempotency_key: str = ""
     """The same as its caller said it, for answers."""
     again: bool = False
-    """Whoever submits it does so by this id until it is answered, and was not asked for it just now: a submission of unknown
-    outcome is not taken back, and a refusal is none of its caller's."""
+    """It is submitted by this id until that is answered, without a waiting caller: a submission of unknown
+    outcome is not cancelled, and a rejection does not count as the caller's."""
 
     def apply_plan(self, other: "TaskSpec") -> None:
         """Take over another plan: what runs, where, for how long and at whose cost."""
@@ -155,18 +155,18 @@ class Grant(NamedTuple):
     """Data of the `start` event, as it is logged."""
     traceparent: str = ""
     asked: str = ""
-    """The model as its caller named it: what people and workers are told."""
+    """The model as its caller named it, which users and workers see."""
     request_id: str = ""
     model_omitted: bool = False
     """The payload is to be given the model: it has none."""
     has_fallback: bool = False
-    """There is another model to go on to."""
+    """There is another model to fall back to."""
     answer: str = ""
     """What its finished text must be (`TaskSpec.answer`)."""
     repair: str = ""
     """Whether that may be asked for again, as the record's field `repair` says it: see `repairs` and `repaired`."""
     report_sent: bool = False
-    """Its model has windows: `Scheduler.sent` is to be told when its request has left."""
+    """Its model has windows: call `Scheduler.sent` when its request has left."""
     max_tries: int = 0
     """As `TaskSpec` has it."""
     stage: str = ""
@@ -179,13 +179,13 @@ class Grant(NamedTuple):
 
     @property
     def repaired(self) -> "Used | None":
-        """What an answer used that this attempt repairs, and that counts beside its own; None of any other attempt."""
+        """What an answer used that this attempt repairs, and that counts in addition to its own; None of any other attempt."""
         return read_repair(self.repair) if self.repair else None
 
 
 class Place(NamedTuple):
     """Where a waiting task stands in its queue, from 1 (0: it does not wait), and how long it may wait. Estimates, ms; all three
-    are -1 as long as nothing has been learnt that tells, or while nothing of its queue or model can start."""
+    are -1 as long as too little has been learned, or while nothing of its queue or model can start."""
 
     position: int
     wait_ms: int
@@ -201,7 +201,7 @@ class Place(NamedTuple):
 
 
 class WaitEstimate(NamedTuple):
-    """What would await a task that came now into a lane, as far as can be told, ms."""
+    """What a task that came now into a lane would have to expect, ms."""
 
     wait_ms: int
     """Until it starts."""
@@ -210,7 +210,7 @@ class WaitEstimate(NamedTuple):
 
 
 RetryAt = tuple[tuple[str, int], ...]
-"""Models that may start their next task only in so many ms, as they are paced or held: ask again then."""
+"""Models that may start their next task only in the given ms, as they are throttled or in a cooldown: ask again then."""
 ClosedUpstreams = tuple[tuple[str, int], ...]
 """Those of them that may not through the upstream of the worker that asked; through others they may."""
 
@@ -284,10 +284,10 @@ class Rejection(msgspec.Struct):
     `reason`: full, full_bytes, user_full (the user's own waiting tasks), too_long (`waiting` = the wait to expect, `limit` = the
     longest, both ms), no_worker, unavailable (the breakers of all its upstreams are open),
     cancelled, outbox_full (SQL is behind), rate_limited (`reached` says which limit), quota
-    (`short` says by how much), no_balance (the store must be told first what there is: `unknown`),
+    (`short` says by how much), no_balance (the balance must be loaded first: `unknown`),
     used_up (what it would be a use of; `limit` = how many there are), idempotency_keys (its user has as many as
     may be), other (its idempotency key names a task that was asked for otherwise).
-    `retry_ms`: how long it will take, as far as can be told, until it would be accepted.
+    `retry_ms`: how long it will take, as far as can be estimated, until it would be accepted.
     """
 
     reason: str
@@ -331,7 +331,7 @@ class Used(NamedTuple):
 
     @property
     def more(self) -> str:
-        """What is known beside input and output, as the usage record has it."""
+        """What is known in addition to input and output, as the usage record has it."""
         return "" if self[2:] == _NOTHING_MORE else f"{self.cached} {self.reasoning} {self.estimated:d}"
 
     def plus(self, other: "Used") -> "Used":
@@ -437,7 +437,7 @@ class PermitEnd(enum.StrEnum):
     OVER = "over"
     """It had ended before, or its time was over."""
     UNUSED = "unused"
-    """Nobody was let in."""
+    """The permit was not used."""
     UNKNOWN = "unknown"
 
 
@@ -464,7 +464,7 @@ class Record(NamedTuple):
 
     @property
     def progress(self) -> bytes:
-        """Data of the last `progress` of the attempt that runs; b"" when it has told none."""
+        """Data of the last `progress` of the attempt that runs; b"" when it has sent none."""
         epoch, _, data = self.fields.get("progress", "").partition("\n")
         return data.encode() if self.state is State.EXECUTING and epoch == self.fields.get("epoch") else b""
 

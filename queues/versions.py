@@ -2,7 +2,7 @@
 
 A replica brings its configuration with the time of its file each time that it connects to Redis. What is older never replaces
 what is newer while a replica lives that runs it; of files of the same time the one that was read later counts. So a replica of
-before a rollout changes nothing when it connects again, and a rollout that is taken back is back when its replicas are gone.
+before a rollout changes nothing when it connects again, and a rollout that is rolled back ends with its replicas.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ _WINDOW = re.compile(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*(ms|s|m|h)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """At most so many requests within any time of so many ms."""
+    """At most `requests` within any time of `ms`."""
 
     requests: int
     ms: int

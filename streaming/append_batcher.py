@@ -18,7 +18,7 @@ log = structlog.get_logger("fairlane.streaming")
 
 STEP_S = 0.005
 CALL_EVENTS, CALL_BYTES = 500, 1 << 20
-"""What one call writes; a larger event goes alone. Everybody else waits for as long as such a call takes."""
+"""What one call writes; a larger event goes alone. All other callers wait while such a call runs."""
 
 
 class Flushing(Protocol):
@@ -29,7 +29,7 @@ class Flushing(Protocol):
         ...
 
     def on_appended(self, outcome: str, top: int) -> None:
-        """What became of its append, as `Scheduler.appended` tells."""
+        """The outcome of its append, as `Scheduler.parse_append` returns it."""
         ...
 
     def on_append_error(self, error: BaseException) -> None:
@@ -94,7 +94,7 @@ class AppendBatcher:
                 except Exception:  # the others have been answered, too
                     log.exception("a writer failed")
         elif len(written) > 1 and not isinstance(error, StoreError):
-            for one in written:  # Redis refuses one of them: each for itself, so that the others go on
+            for one in written:  # Redis refuses one of them: each for itself, so that the others continue
                 self._call([one])
         else:
             for writer, _ in written:

@@ -1,6 +1,6 @@
-"""When a worker's output becomes an event: at once at first, then in pieces of a useful size.
+"""When a worker's output becomes an event: immediately at first, then in pieces of a useful size.
 
-Pure: the time is handed in, in ms of any clock that does not go back, and whoever owns a coalescer asks it
+Pure: the time is handed in, in ms of any clock that does not go back, and a coalescer's owner asks it
 when to flush.
 """
 
@@ -18,7 +18,7 @@ _MAY_WAIT = TEXT_KINDS | {"tool"}
 class Piece(NamedTuple):
     """What becomes one chunk event: `n` deltas of choice `index`, joined; `delta_json` is one line."""
 
-    index: int  # type: ignore[assignment]  # the choice; nobody looks up members of a piece
+    index: int  # type: ignore[assignment]  # the choice; `index` is not called as a method
     kind: str
     delta_json: bytes
     n: int
@@ -48,7 +48,7 @@ class _RawRun:
         self.kind = kind
         self.parts = [delta]
         self.objects = delta.count(b"{")
-        """At least as many as there are; whoever reads the piece takes them apart."""
+        """At least as many as there are; a reader of the piece separates them."""
 
     def piece(self) -> Piece:
         if len(self.parts) == 1:
@@ -61,7 +61,7 @@ class _RawRun:
 class Coalescer:
     """Holds the output of one task until it is worth an event, never longer than `interval_ms`.
 
-    Due at once: the first output, output after `interval_ms` without a flush, `max_chunks` deltas or
+    Due immediately: the first output, output after `interval_ms` without a flush, `max_chunks` deltas or
     `max_chars` characters, and everything that is not text, reasoning, refusal or tool calls. Order is kept;
     only neighbours of the same choice and kind are joined, and tool call objects are never merged.
     """

@@ -2,7 +2,7 @@
 
 An event's data is one line of JSON, an object that begins with `{"taskId":"…","ts":…,`. Scripts in Redis
 write some events themselves; they are handed a *fragment*: the other fields without braces, which `compose`
-completes in the same way. What each type holds is told in `gateway/api/events.py`. A task id is a UUID and needs no
+completes in the same way. The fields of each type are in `gateway/api/events.py`. A task id is a UUID and needs no
 escaping; every `bytes` argument is valid JSON.
 """
 
@@ -99,7 +99,7 @@ def fragment_stage(name: str, index: int, of: int, status: str, usage: bytes | N
 
 
 def fragment_usage(usage: bytes) -> bytes:
-    """Usage so far, as the worker tells it."""
+    """Usage so far, as the worker reports it."""
     return b'"usage":%b' % one_line(usage)
 
 
@@ -195,7 +195,7 @@ def gap_event(task_id: str, ts: int, requested: str, reason: str) -> Event:
 
 
 def restart_event(task_id: str, ts: int, reason: str) -> Event:
-    """Discard what you have, the last id too (its frame has an empty one): the log follows from its beginning, here or anew."""
+    """Discard what you have, the last id too (its frame has an empty one): the log follows from its beginning, here or later."""
     return _unlogged("restart", task_id, ts, b'"reason":%b' % json_string(reason))
 
 

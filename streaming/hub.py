@@ -36,7 +36,7 @@ COMPARED = 500
 MAX_CONCURRENT_PAGES = 4
 """Readings of logs under way: a single event may be large, and what is asked of Redis behind them waits."""
 PAGE_BYTES = 128 * 1024
-"""What a reader has in hand at most, about, and an event more: it may not go on for long."""
+"""What a reader has in hand at most, about, and an event more: it may stop reading."""
 
 
 Take = Callable[[list[Event]], int]
@@ -85,7 +85,7 @@ class LiveLog:
         self._waiting: dict[Reader, None] = {}
         self.task_id = task_id
         self.user = user
-        """Whose task it is; empty as long as it is not known."""
+        """The task's user; empty as long as it is not known."""
         self.events: deque[Event] = NONE_YET
         self.top = 0
         self.top_epoch = 0
@@ -114,9 +114,9 @@ class LiveLog:
 
         `follows`: the log was seen to hold what is known here, and these behind it.
         1 The next event of the same attempt follows what is known, and so does one whose neighbour before it is known. 2 The
-        first one of another attempt may follow what was written anew at the places that are known here, so the log is asked,
+        first one of another attempt may follow other events at the places that are known here, so the log is asked,
         as for a gap. 3 An event at a known place that is not the known one means that the store has lost the end of the log
-        and others write it anew: what readers here have seen is not what happened, and the feed is `lost`.
+        and others replaced it: what readers here have seen is not what happened, and the feed is `lost`.
         """
         top = self.top
         follows = follows or not top
@@ -175,22 +175,22 @@ class LiveLog:
         self.wake()
 
     def lose(self) -> None:
-        """Give up: every reader here is told to begin anew. Who comes from now on gets another feed."""
+        """Give up: every reader here must start over. New readers get another feed."""
         self.lost = True
         self._hub.drop(self)
         self.wake()
 
     def show(self, event: Event) -> None:
-        """Show an event that is not logged to whoever reads now; only the latest is kept."""
+        """Show an event that is not logged to the current readers; only the latest is kept."""
         self.notice = event
         self.notice_number += 1
         self.notice_epoch = self.top_epoch
         self.wake()
 
     def notice_for(self, seq: int) -> Event | None:
-        """The notice, if it is for a reader to whom it is new: who has read all before it, up to `seq`.
+        """The notice, if it is new to a reader that has read all before it, up to `seq`.
 
-        What an attempt before the newest one said is shown to nobody any more.
+        What an attempt before the newest one said is not shown any more.
         """
         read = seq >= max(self.top, self.heard)
         return self.notice if read and self.notice_epoch in (0, self.top_epoch) else None
@@ -214,7 +214,7 @@ class LiveLog:
         return [self.events[i] for i in range(held - count, held)]
 
     def await_by(self, reader: "Reader") -> None:
-        """Tell a reader when something may have changed, until it is forgotten."""
+        """Wake a reader when something may have changed, until it is forgotten."""
         self._waiting[reader] = None
 
     def forget(self, reader: "Reader") -> None:
@@ -228,7 +228,7 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 
 
 class Reader:
-    """One reading of one task's log from a cursor on. What it reads of is opened, and released, by whoever makes it.
+    """One reading of one task's log from a cursor on. Its creator opens and releases the feed.
 
     `notices`: it is shown what is not logged (`queued`, `progress`) too.
     """
@@ -272,10 +272,10 @@ class Reader:
     async def next(self, timeout: float, take: "Take | None" = None) -> list[Event]:
         """The events behind the cursor, which moves on, at most a page of them; [] after `timeout` seconds without any.
 
-        Events that come while this waits are offered to `take` first, as they come and without waking whoever waits here, unless
-        it leaves some; what it takes is read, and the time begins anew. What it raises is raised here.
+        Events that come while this waits are offered to `take` first, as they come and without waking the caller, unless
+        it leaves some; what it takes is read, and the time begins again. What it raises is raised here.
 
-        Behind all of them comes the newest notice, if it is new to a reader who wants it. Who calls it in a loop holds up nobody:
+        Behind all of them comes the newest notice, if it is new to a reader who wants it. A loop of calls blocks no other task:
         whenever it returns [] it has let others run, and everything else that it returns is consumed. While Redis does not answer
         it waits, also for what lies only there. Raises Lost, and Interrupted when there is nothing more to return.
         """
@@ -334,7 +334,7 @@ class Reader:
             suspended = True
 
     def wait(self, timeout: float) -> None:
-        """Let the wait under way, which `take` goes on with, last so long without events."""
+        """Let the wait under way, which `take` continues, last so long without events."""
         self._timeout = timeout
 
     def woken(self) -> None:
@@ -346,7 +346,7 @@ class Reader:
             if events:
                 try:
                     taken = take(events)
-                except Exception as error:  # whoever reads is told; the writer and the other readers go on
+                except Exception as error:  # the reader raises it; the writer and the other readers continue
                     self._broken, taken = error, 0
                 if taken:
                     last = events[taken - 1]
@@ -354,7 +354,7 @@ class Reader:
                     self._deadline = self._hub.time() + self._timeout
                     if taken == len(events):
                         return
-        self._take = None  # whoever waits looks first
+        self._take = None  # the caller looks first
         if self._waiter is not None:
             _resolve(self._waiter)
 
@@ -430,7 +430,7 @@ class Hub:
         """`async with`: follow a task: its record, and a reader that stands before its first event. None when it is unknown, or
         not that of the `owner` (key and user): then nothing has happened to it.
 
-        From here on no event is missed: those up to the top that the record tells are in the log, later ones come by themselves.
+        From here on no event is missed: those up to the record's `top_seq` are in the log, later ones come by themselves.
         """
         return Subscription(self, task_id, keep_alive, owner)
 
@@ -508,8 +508,8 @@ class Hub:
     def check_soon(self, *, store_lost: bool = False) -> None:
         """Compare all feeds with their logs now: messages may have been lost.
 
-        `store_lost`: the store was away and may have forgotten its last second, also who reads here; their interest is to be
-        renewed at once.
+        `store_lost`: the store was unavailable and may have lost its last second, also the readers here; their interest is to be
+        renewed immediately.
         """
         for feed in self._feeds.values():
             feed.seen = -self.silent_s
@@ -572,7 +572,7 @@ class Hub:
                 feed.accept(events, follows=feed.top == top)
                 if feed.heard <= feed.top:
                     return
-        except Exception:  # the log cannot be read: its readers are told instead of waiting for ever
+        except Exception:  # the log cannot be read: its readers raise Lost instead of waiting for ever
             log.exception("cannot read a log", task_id=feed.task_id)
             feed.lose()
         finally:

@@ -2,7 +2,7 @@
 
 Everything runs in callbacks of the event loop: a chunk costs no task and no await. While Redis does not
 answer, output is kept and sent again in order, as often as it takes: appends that had arrived count as
-success, and nobody sees an event that Redis has not acknowledged.
+success, and no reader sees an event that Redis has not acknowledged.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ MAX_UNSENT_EVENTS = 10_000
 EARLIER_EVENT_BYTES = 512
 """What each event of earlier attempts counts, in the middle: their sizes are not known any more, and none was output."""
 WITHHELD_CHARS = 16_384
-"""Output that is withheld becomes an event when it is so long: nobody reads it as it comes."""
+"""Output that is withheld becomes an event when it is so long: no reader gets it as it comes."""
 SHOW_S = 0.2
 """What is not logged (progress) is shown no more often."""
 STAGE_DONE = frozenset({"moved", "ended", "waits"})
@@ -54,7 +54,7 @@ def bytes_of(delta: str | bytes) -> int:
 
 
 class Owner(Protocol):
-    """Whom writers report to. It is told the grant: a writer holds nothing that holds the writer, so no cycle is left."""
+    """Receives a writer's outcomes, with its grant: a writer refers to nothing that refers back, so no cycle is left."""
 
     def deliver(self, task_id: str, events: Sequence[Event]) -> None:
         """Bring acknowledged events to the readers of this replica."""
@@ -66,7 +66,7 @@ class Owner(Protocol):
 
     def on_advanced(self, grant: Grant, step: Step, advanced: Advanced) -> None:
         """The end of a stage of a chain was answered. The writer is closed if it is done, or came too late; else nothing has
-        happened, and it goes on to be what it was."""
+        happened, and the writer continues."""
         ...
 
     def show(self, grant: Grant, event: Event) -> None:
@@ -159,7 +159,7 @@ class TaskWriter:
         self._muted = False
         self.chunks = 0
         self.text_bytes = 0
-        """Of all that was written, but for what stands beside it (`extra`)."""
+        """Of all that was written, except other members (`extra`)."""
         self.logged_bytes = (grant.start_seq - 1) * EARLIER_EVENT_BYTES
         """What the events of the task take in its log."""
         self.pieces = 0
@@ -171,12 +171,14 @@ class TaskWriter:
         return self.chunks > 0 and self._withheld is None and not self._muted
 
     def mute(self) -> None:
-        """Log no output at all: nobody reads it. It is counted, and whoever needs it keeps it. Call it before the first."""
+        """Log no output at all, as there is no reader. It is counted, and the caller keeps it. Call this before the first."""
         self._muted = True
 
     def withhold(self) -> None:
-        """Log no output before the task is completed, and none if it is not: nobody has seen any then. Call it before the first.
-        It is kept in memory, `max_bytes` of it at most."""
+        """Log no output before the task is completed, and none if it is not, so that no reader has seen any then.
+
+        Call this before the first output. It is kept in memory, `max_bytes` of it at most.
+        """
         self._withheld = []
 
     def chunk(self, index: int, kind: str, delta: str | bytes) -> None:
@@ -442,7 +444,7 @@ class TaskWriter:
             self._on_error(error)
 
     def _is_answered(self, reply: asyncio.Future[Any]) -> bool:
-        """Whether Redis has said what it did with the end. Else it is tried again, or nobody is to know any more."""
+        """Whether Redis has said what it did with the end. Else it is tried again, or the writer is closed."""
         self._busy = False
         if self._closed or reply.cancelled():
             return False

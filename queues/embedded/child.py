@@ -4,7 +4,7 @@ The child is started through `launcher.py`, which arranges its end and then beco
 
 * `prctl` (Linux): the kernel sends the child SIGTERM when the *thread* that started it ends. So this is used
   only from the main thread, whose end is the end of the process.
-* `watch` (elsewhere): a watcher process beside the child reads a pipe that only this process can write to.
+* `watch` (elsewhere): a watcher process next to the child reads a pipe that only this process can write to.
   The pipe ends with this process, and the watcher then sends the child SIGTERM.
 
 The child has a session of its own: Ctrl-C at a terminal reaches this process alone, which ends the child
@@ -42,7 +42,7 @@ class ChildProcess:
         """Start `argv` (its first word is a path) with stdout and stderr to `output`.
 
         `keep_fds` are descriptors the child inherits. Files that it makes are its user's alone. `guard` None
-        takes what the platform and thread allow. The child may end at once, with status 127 when the command
+        takes what the platform and thread allow. The child may end immediately, with status 127 when the command
         cannot be run.
         """
         mark_read, self._write_end = os.pipe()
@@ -92,7 +92,7 @@ class ChildProcess:
 
         def watch() -> None:
             status = self._process.wait()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 loop.call_soon_threadsafe(settle, status)
 
         threading.Thread(target=watch, name=f"wait for {self.pid}", daemon=True).start()
@@ -110,7 +110,7 @@ class ChildProcess:
         return self._process.wait()
 
     def kill(self) -> None:
-        """End it at once, if it still runs, and release what it holds here. A second call does nothing."""
+        """Kill it, if it still runs, and release what it holds here. A second call does nothing."""
         if self._process.returncode is None:
             self._process.kill()
         self._process.wait()

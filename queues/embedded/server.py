@@ -1,6 +1,6 @@
 """A private Redis for a gateway that is given none: a real server as a child process, its data on this disk.
 
-It listens on a unix socket only, in a directory that nobody else may enter. Everything it acknowledged more
+It listens on a unix socket only, in a directory that no other user may enter. Everything it acknowledged more
 than a second ago survives a kill of the gateway, of the server, or of both. It does not outlive its gateway
 (`child.py`), and two never share a data directory (`lock.py`).
 """
@@ -38,7 +38,7 @@ _LOG_CHECK_S = 60.0
 _READY_POLL_S = 0.01
 _PING_TIMEOUT_S = 1.0
 _LOADING_FACTOR = 20
-"""A server that loads its data gets so many times the usual time to start."""
+"""A server that loads its data gets this multiple of the usual time to start."""
 
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 5.0
 _STABLE_S = 60.0
@@ -70,7 +70,7 @@ class EmbeddedRedisError(Exception):
 class EmbeddedRedis:
     """Runs the server while the context is open: `async with EmbeddedRedis(data_dir) as redis: … redis.url`.
 
-    A server that ends by itself is started again at once on the same socket, with pauses of up to 5 s when
+    A server that ends by itself is restarted immediately on the same socket, with pauses of up to 5 s when
     that fails repeatedly, until the context closes; clients reconnect to the same `url`. Open it in the main
     thread: there the kernel itself ties the server's life to ours.
     """
@@ -181,7 +181,7 @@ class EmbeddedRedis:
             if state == "ready":
                 return
             if self._server and self._server.status is not None:
-                raise EmbeddedRedisError(self._failure(f"ended at once (status {self._server.status})"))
+                raise EmbeddedRedisError(self._failure(f"ended immediately (status {self._server.status})"))
             waited = loop.time() - started
             if waited > self._start_timeout_s * (_LOADING_FACTOR if state == "loading" else 1):
                 raise EmbeddedRedisError(self._failure(f"did not answer within {waited:.0f} s"))
@@ -242,7 +242,7 @@ class EmbeddedRedis:
             ended.cancel()
 
     def _rotate_log(self) -> None:
-        """Keep at most two log files of about 1 MiB; the server opens the file anew for each line."""
+        """Keep at most two log files of about 1 MiB; the server opens the file again for each line."""
         path = self.data_dir / _LOG_FILE
         with contextlib.suppress(OSError):
             old = path.with_suffix(".log.1")
@@ -349,7 +349,7 @@ def server_version(binary: Path) -> tuple[int, int] | None:
 def verify_server(info: Mapping[str, Any], maxmemory_policy: str | None = None) -> str | None:
     """Why a server is refused: it is too old or might forget tasks. None when it can be used.
 
-    `info` is what its INFO tells, by name; `maxmemory_policy` the answer of CONFIG GET where that is
+    `info` is its INFO, by name; `maxmemory_policy` the answer of CONFIG GET where that is
     permitted, else INFO's counts. The sentence says what to change.
     """
     reported = str(info.get("redis_version", ""))

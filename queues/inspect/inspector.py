@@ -2,7 +2,7 @@
 
 One survey serves the admin call, the metrics and the dashboard. It shows the most recently used
 models (`MAX_MODELS`, as many others that are configured, and
-as many that workers offer and nobody used); of the running tasks of a model the queues of
+as many that workers offer and no task used); of the running tasks of a model the queues of
 `MAX_TASKS`, scaled up to all; of a lane's users the oldest task of those at either end of its line (`MAX_USERS` each: who is
 served next, and who has been served most and so waits longest). So with more than twice as many users `oldest_wait_ms` is an
 estimate from below.
@@ -97,14 +97,14 @@ class Model:
 
     @property
     def gone(self) -> bool:
-        """Nothing is set for it, nobody offers it, and it has no tasks: only its name is still known."""
+        """Nothing is set for it, no worker offers it, and it has no tasks: only its name is still known."""
         return not (
             self.configured or self.settings.overrides or self.workers or self.running or self.waiting
         )
 
     @property
     def unserved(self) -> bool:
-        """Tasks wait for it, and no worker offers it. Permits wait for none: of the lines of endpoints the store tells."""
+        """Tasks wait for it, and no worker offers it. Permits wait for none: for the lines of endpoints the store reports it."""
         if not self.waiting or self.workers:
             return False
         return not is_reserved(self.model) or Blocked.NO_WORKER in self.blocked.values()
@@ -131,7 +131,7 @@ class Queue:
     tokens_charged: float = 0
     """Cost charged by the models that count in tokens."""
     share: float | None = None
-    """Of what was charged in all models, as a lane's. Models that count in different units are added as they are."""
+    """The part of what was charged in all models, as a lane's. Models that count in different units are added as they are."""
     blocked: Blocked | None = None
     """Why none of its waiting tasks can start; of several reasons one."""
 
@@ -149,7 +149,7 @@ class ReloadError(msgspec.Struct, frozen=True):
 
 
 class ReplicaInfo(msgspec.Struct, rename="camel", frozen=True):
-    """What a replica tells of itself: where it runs, and what it was told by signals."""
+    """What a replica reports of itself: where it runs, and what it was configured with."""
 
     host: str
     pid: int
@@ -190,7 +190,7 @@ class StoreSnapshot:
     models: list[Model]
     lanes: list[Lane]
     workers: list[dict[str, Any]]
-    """As `present` was told of them."""
+    """As `update_presence` stored them."""
     replicas: dict[str, int]
     """Replica -> when its presence ends unless it renews it, ms."""
     ended: dict[str, int]
@@ -207,7 +207,7 @@ class StoreSnapshot:
     hosts: dict[str, ReplicaInfo] = field(default_factory=dict)
     """Replica -> where it runs, where known."""
     memory: Memory | None = None
-    """None: Redis does not tell."""
+    """None: Redis does not report it."""
     outbox: int = 0
     """Records that wait for SQL."""
     outbox_age_ms: int = 0
@@ -245,7 +245,7 @@ class Shares:
 
 
 class StoreInspector:
-    """Takes surveys for one process: when asked, and every SAMPLE_EVERY_S, so that any process can tell shares."""
+    """Reads snapshots for one process: when asked, and every SAMPLE_EVERY_S, so that any process knows shares."""
 
     def __init__(
         self,
@@ -298,14 +298,14 @@ class StoreInspector:
     def _on_read(self, reading: asyncio.Task[StoreSnapshot]) -> None:
         self._reading = None
         if not reading.cancelled():
-            reading.exception()  # who asked is told; it may be gone
+            reading.exception()  # each caller gets it; all may be gone
 
     async def _sample(self) -> None:
         survey = await self.survey()
         self.shares.remember(_charged(survey.lanes))
 
     async def workers(self) -> list[dict[str, Any]]:
-        """The workers of all replicas, as `present` was told of them; those here as they are. Raises StoreError."""
+        """The workers of all replicas, as `update_presence` stored them; those here as they are. Raises StoreError."""
         time, present = await _all(self._link.command("TIME"), self._replicas())
         return await self._workers(_alive(present, _ms(time)))
 
@@ -342,7 +342,7 @@ class StoreInspector:
         return workers
 
     async def _upstreams(self, marked: Iterable[bytes], now_ms: int) -> dict[str, list[Upstream]]:
-        """By model, those of which the store knows something."""
+        """By model, those with a stored state."""
         command, keys = self._link.command, self._keys
         names = [tuple(member.decode().split("\n", 1)) for member in marked]
         replies = await _all(

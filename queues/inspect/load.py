@@ -1,4 +1,4 @@
-"""How crowded a model is, over all replicas, as the script `congestion` tells. Pure."""
+"""The load of a model, over all replicas, as the script `measure_load` returns it. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ class ModelLoad(NamedTuple):
     wait_ms: int | None
     """How long its queue makes those wait who come now, at the pace at which tasks leave it. None: too little is known."""
     answers: Mapping[str, int]
-    """How many answers of late fall into each bin, as replicas have named them."""
+    """How many recent answers fall into each bin, by the names that replicas gave."""
 
 
 def read_model_load(reply: Any) -> ModelLoad:

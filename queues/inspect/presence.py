@@ -1,4 +1,4 @@
-"""What replicas tell each other of their workers, in the store: a hash per replica (the map: PRESENCE). Pure.
+"""What replicas publish of their workers, in the store: a hash per replica (the map: PRESENCE). Pure.
 
 A worker is written when it comes, changes or goes, and nothing of the others then; what moves all the time stands in one field
 that is written every few seconds.
@@ -12,7 +12,7 @@ import msgspec
 LIVE = "live"
 """The field of what moves: worker id -> [running tasks, ms since it was last heard of]."""
 SILENT = "silent"
-"""Its member beside these: worker id -> for how long a task of it has given no sign, ms."""
+"""Its other member: worker id -> for how long a task of it has given no sign, ms."""
 WORKER = "worker:"
 """Begins the field of a worker, before its id."""
 MAX_PER_MESSAGE = 500
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 class PresenceUpdate(NamedTuple):
-    """What is to be written: `told` by field; `anew`: everything that was told before is forgotten first."""
+    """What is to be written: `fields` by name; `reset`: everything that was stored before is removed first."""
 
     fields: dict[str, bytes]
     gone: list[str]
@@ -31,7 +31,7 @@ class PresenceUpdate(NamedTuple):
 
 
 class Presence:
-    """Knows what was told of the workers here, and what is to be told next."""
+    """Knows what was stored of the workers here, and what is to be stored next."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -39,7 +39,7 @@ class Presence:
         self._reset = False
 
     def __bool__(self) -> bool:
-        """Whether there is something to tell."""
+        """Whether there is something to store."""
         return bool(self._changed) or self._reset
 
     @property
@@ -52,7 +52,7 @@ class Presence:
         self._changed[worker_id] = None
 
     def forget(self, workers: Collection[str]) -> None:
-        """The store may have lost what it was told: tell all of it anew."""
+        """The store may have lost what it had: store all of it again."""
         self._reset = True
         self._changed = dict.fromkeys(workers)
 

@@ -71,7 +71,7 @@ def upstream_of(name: str, fields: Mapping[str, str], probes: int, now_ms: int) 
 def upstreams_of(
     model: str, workers: Iterable[Mapping[str, Any]], known: Iterable[Upstream]
 ) -> list[Upstream]:
-    """Those of a model, by name: of the workers that run it, and those of which the store knows something. None where its workers
+    """Those of a model, by name: of the workers that run it, and those with a stored state. None where its workers
     name none and nothing is known."""
     found = {upstream.upstream: upstream for upstream in known}
     for worker in workers:

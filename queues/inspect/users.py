@@ -1,4 +1,4 @@
-"""Who has tasks that wait or run: read when asked, some users at a time, and of very many not all."""
+"""The users with tasks that wait or run: read when asked, some at a time, and of very many not all."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,12 +24,12 @@ class User:
 
 
 class Users(NamedTuple):
-    """Everybody who has a task that waits or runs, as far as they were looked at."""
+    """Each user who has a task that waits or runs, as far as they were looked at."""
 
     now_ms: int
     users: dict[str, User]
     complete: bool
-    """Nobody was left out, and no running task."""
+    """No user was left out, and no running task."""
 
 
 class UserReader:

@@ -9,7 +9,7 @@ PER_SECOND = 2.0
 
 
 class RateLimit:
-    """A token bucket: `burst` events at once, and `per_second` after them. `now` in seconds."""
+    """A token bucket: a burst of `burst` events, and `per_second` after them. `now` in seconds."""
 
     def __init__(
         self, now: Callable[[], float] = time.monotonic, burst: int = BURST, per_second: float = PER_SECOND

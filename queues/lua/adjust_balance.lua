@@ -1,7 +1,7 @@
--- adjust_balance: put a balance right, of which SQL says something else
+-- adjust_balance: correct a balance that differs from SQL
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  subject (limits.lua)
--- ARGV[2]  its field `sql_mark` when it was compared: whoever has put it right meanwhile has done it
+-- ARGV[2]  its field `sql_mark` when it was compared: with another mark it was corrected meanwhile
 -- ARGV[3]  highest number of a task that SQL has
 -- ARGV[4]  micro-credits that were granted, and number of the last grant
 -- ARGV[6]  what is to be added to what its tasks have cost of these

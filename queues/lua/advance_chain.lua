@@ -1,11 +1,11 @@
--- advance_chain: complete a stage of a chain, or a part of one, let the chain go on to what follows, and take for the freed slot
+-- advance_chain: complete a stage of a chain, or a part of one, begin what follows, and take tasks for the freed slot
 -- KEYS[1]  prefix of the pool
 -- ARGV[1…] task id, epoch of the grant, grant token; seq of the first event (0: the caller is not the log's writer)
 -- ARGV[5…] tokens of input and output, -1 unknown, and what else is known of them
 -- ARGV[8…] replica, nonce of this call, grant length (ms), slots to fill, worker they are for, its upstream
 -- ARGV[14] result of the stage or part
 -- ARGV[15] bytes that plan, head and results of a chain take at most
--- ARGV[16…] how many events, how many events of the chain's log that stand behind them when the chain goes on, how many models the worker has
+-- ARGV[16…] how many events, how many events of the chain's log that follow them when the chain continues, how many models the worker has
 -- ARGV[19…] these events, type and data of each; those models
 -- ARGV     what follows: nothing | 'entry', and the next stage (stages.lua) | 'end', state, failure code, the terminal event's type and
 --          data; of the stage that could not begin its number (-1: there is none), name, model and queue
@@ -81,7 +81,7 @@ script('advance_chain', 'allow-oom', function(ARGV)
   upstreams.note(t, true, '', settle(t, input, output, true, entry ~= nil))
   chains.keep_result(chain_id, t, result, used, num(by))
 
-  local own = seq == top + 1 and epoch or nil -- its writer's next number: nobody saw another event there
+  local own = seq == top + 1 and epoch or nil -- its writer's next number: no reader saw another event there
   local outcome, event_id, more = 'waits', '', {}
   if part then
     call('HINCRBY', key, 'todo', '-1')

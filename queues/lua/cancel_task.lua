@@ -5,13 +5,13 @@
 -- ARGV[3]  type of the terminal event: cancelled | error
 -- ARGV[4]  its fields, without braces
 -- ARGV[5]  failure code, or ''
--- ARGV[6]  why, told to the owner: client | timeout | admin
+-- ARGV[6]  the reason, which the owner gets: client | timeout | admin
 -- ARGV[7]  grace, ms: how long a running task's slot may stay `stopping` until its worker confirms
 -- ARGV[8]  tombstone, ms: an unknown task is refused for so long if its submit comes late (0: none)
 -- returns  {'ended', state, event id, data, account of the end (endings.lua), accounts of tasks that ended with it} now | {'over', state} it had ended before | {'unknown'}
 -- A tombstone is wanted of a submit of unknown outcome. A task that an idempotency key names is left alone then: its caller comes
--- again with the key, or nobody does and it ends as others do whose readers left; who has joined it meanwhile reads on.
--- All readers' replicas are told, the caller's too: should this reply be lost, a repetition finds the task over.
+-- again with the key, else the task ends like others without readers; readers that joined it meanwhile continue.
+-- All readers' replicas get the event, the caller's too: if this reply is lost, a repetition finds the task over.
 script('cancel_task', 'allow-oom', function(ARGV)
   local id, state, kind, rest, code, why = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
   local grace, tombstone = tonumber(ARGV[7]), tonumber(ARGV[8])

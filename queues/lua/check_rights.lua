@@ -5,7 +5,7 @@
 do
 local COUNTS = { 3, 2, 1, 0, 4, 5, 6 }
 
--- Whether the user may run a command with so many arguments; nil: some servers say nothing of one that takes more or fewer.
+-- Whether the user may run a command with this number of arguments; nil: some servers do not answer for another number.
 local function allows(command, count)
   local words = {}
   for word in string.gmatch(command, '%S+') do words[#words + 1] = word end

@@ -1,4 +1,4 @@
--- delete_task: what is kept of a task goes now that nobody is to read it any more: of one that has ended and holds no slot at once, of
+-- delete_task: delete what is kept of a task: immediately if it has ended and holds no slot, of
 -- another one as soon as it does. What its idempotency key names goes with it
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  task id

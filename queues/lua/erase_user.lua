@@ -2,11 +2,11 @@
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  'endings': those of the last second | 'ended': those before | 'due': those whose workers have not let go of them yet, which
 --          stay there to be found again
--- ARGV[2]  where to go on; '0' = at the beginning
+-- ARGV[2]  where to continue; '0' = at the beginning
 -- ARGV[3]  how many to look at, about
 -- ARGV[4]  the user
 -- ARGV[5]  of tasks that were submitted until then, ms
--- returns  {where to go on | '0' at the end, how many were removed, how many stay}
+-- returns  {where to continue | '0' at the end, how many were removed, how many stay}
 script('erase_user', 'allow-oom', function(ARGV)
   local which, user, at, removed, stopping = ARGV[1], ARGV[4], tonumber(ARGV[5]), 0, 0
   local line, behind, members, step = keys[which](), '0', nil, 1

@@ -1,9 +1,9 @@
 -- find_by_key: which tasks of some keys wait or run, among a part of all that do; changes nothing
 -- KEYS[1]  prefix of the pool
--- ARGV[1]  where to go on; '0' = at the beginning
+-- ARGV[1]  where to continue; '0' = at the beginning
 -- ARGV[2]  tasks to look at, about
 -- ARGV[3…] ids of keys
--- returns  {where to go on | '0' at the end, task, …}; whoever waits or runs all the while is found, maybe twice
+-- returns  {where to continue | '0' at the end, task, …}; a task that waits or runs all the while is found, maybe twice
 script('find_by_key', 'no-writes', function(ARGV)
   local wanted = {}
   for i = 3, #ARGV do wanted[ARGV[i]] = true end

@@ -3,7 +3,7 @@
 -- ARGV     names below; then `events` pairs of type and data (the last flush), the terminal event's type and data,
 --          then the worker's models
 -- returns  {outcome, terminal event id or '', grants, top, later, accounts of tasks that ended with it (endings.lua): of a part's chain
---          and its other parts}; later: as `take`; outcome: 'ok' | 'late' somebody else ended it, its
+--          and its other parts}; later: as `take`; outcome: 'ok' | 'late' another call ended it, its
 --          slot is free now | 'stale' the grant is not current | 'hole' the log is short of events: it ends at `top`. Repeating it
 --          returns the same.
 script('finish_task', 'allow-oom', function(ARGV)
@@ -44,7 +44,7 @@ script('finish_task', 'allow-oom', function(ARGV)
     if works ~= nil then upstreams.note(t, works, code, works and books or nil) end
     if state == 'failed' then note_failed(t) end
     local stop_until = keep > 0 and NOW + keep or nil
-    local own = seq == top + 1 and epoch or nil -- its writer's next number: nobody saw another event there
+    local own = seq == top + 1 and epoch or nil -- its writer's next number: no reader saw another event there
     local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own, used)
     if keep > 0 then return { 'ok', event_id, {}, 0, {}, chains.beside() } end
     if want == 0 then

@@ -1,5 +1,5 @@
 -- follow_task: begin to read a task here: its record and its place; from now on its events are published to this replica's channel.
--- What the log holds until now, up to the top that the record tells, is read by pages.
+-- What the log holds until now, up to the record's `top_seq`, is read by pages.
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  task id
 -- ARGV[2]  replica

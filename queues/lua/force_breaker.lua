@@ -5,7 +5,7 @@
 -- ARGV[3]  open | closed | auto: from closed on, also where its provider has it held
 -- ARGV[4]  who
 -- ARGV[5]  from which address
--- ARGV[6]  8 characters that tell the audit entry from others of this instant
+-- ARGV[6]  8 characters that distinguish the audit log entry from others of this instant
 -- ARGV[7]  replica
 -- returns  {'ok', id of the audit entry, what it was before} | {'unknown'} no such upstream: no worker names it, and nothing is known of it |
 --          {'too_many'} upstreams are known

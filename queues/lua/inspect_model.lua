@@ -25,7 +25,7 @@ script('inspect_model', 'no-writes', function(ARGV)
 
   local s = call('HMGET', keys.model(model), unpack(ALL_RULES))
   local paused = s[3]
-  s[3], s[4] = false, false -- paused and held are told apart
+  s[3], s[4] = false, false -- paused and held are separate reasons
   local at = s[2] == '1' and paced_until(model, s, 1) or 0
 
   -- When the task at the head of a user's line was enqueued.

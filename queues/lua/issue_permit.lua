@@ -7,7 +7,7 @@
 -- ARGV[5]  how long a used one holds its slot, ms, unless its end is reported
 -- ARGV[6]  fields of the event, without braces; when the permit ends is put behind them
 -- ARGV[7]  replica (it delivers to its own readers itself)
--- returns  {'ok', event id, data} | {'stale'} the grant is over: nobody has seen a permit. Repeating it returns the same.
+-- returns  {'ok', event id, data} | {'stale'} the grant is over: no permit was issued. Repeating it returns the same.
 -- Who has a permit need not be there any more: it does not end as its readers leave.
 script('issue_permit', nil, function(ARGV)
   local id, epoch, rest, replica = ARGV[1], ARGV[2], ARGV[6], ARGV[7]

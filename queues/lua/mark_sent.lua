@@ -1,4 +1,4 @@
--- mark_sent: the requests of running attempts have left: their windows go on from now
+-- mark_sent: the requests of running attempts have left: their windows last from now
 -- KEYS[1]  prefix of the pool
 -- ARGV[1…] model, task id, epoch of the grant, of each
 -- returns  later: which of the models may start a task in how many ms (note_later)

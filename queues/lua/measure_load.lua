@@ -1,12 +1,12 @@
 -- measure_load: how long a model's queue makes those wait who come now, and how long its answers took; adds those that a replica saw
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  model
--- ARGV[2]  how long answers are counted together, ms; those of so long ago, and of twice as long, are told, too
+-- ARGV[2]  how long answers are counted together, ms; those of so long ago, and of twice as long, are returned, too
 -- ARGV[3]… name of a bin, number, …: of answers that came since the last call
 -- returns  {why it begins nothing: 'paused', 'cooldown', 'no_worker', 'breaker_open', 'throttled' or ''; the wait (ms), or -1: too little is known;
 --          {bin, number, …} of each period}
 -- The wait is how long it takes, at the pace at which tasks leave now, until all that wait have begun (Little's law): over all lanes
--- that may start something, as one of them may be nobody's.
+-- that may start something, as the next task may go into any of them.
 script('measure_load', nil, function(ARGV)
   local m, length = ARGV[1], tonumber(ARGV[2])
   local period = math.floor(NOW / length)

@@ -3,7 +3,7 @@
 -- ARGV[1]  replica
 -- ARGV[2]  how long this holds, ms
 -- ARGV[3]  how long a withdrawn model still counts as offered, ms
--- ARGV[4]  number of upstreams by which they are offered; then model and upstream of each: told of a model where one has a name
+-- ARGV[4]  number of upstreams by which they are offered; then model and upstream of each: given for a model if one has a name
 -- ARGV[…]  number of models offered; then they; then the models withdrawn since the last call
 -- returns  how many models were refused: the pool knows as many as it may, until it forgets those not offered for a minute
 script('offer_models', 'allow-oom', function(ARGV)

@@ -1,6 +1,6 @@
--- publish_progress: tell the readers of a running task of its progress, and keep the last one for those who join
+-- publish_progress: publish the progress of a running task to its readers, and keep the last one for those who join
 -- KEYS[1]  prefix of the pool
--- ARGV[1]  replica (it tells its own readers itself)
+-- ARGV[1]  replica (it serves its own readers itself)
 -- ARGV[2]  task id
 -- ARGV[3]  epoch of the grant
 -- ARGV[4]  grant token

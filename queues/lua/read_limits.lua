@@ -2,7 +2,7 @@
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  user
 -- ARGV[2]  limits of the key, as submit is given them
--- ARGV[3]  limits of the user, likewise
+-- ARGV[3]  limits of the user, the same
 -- returns  {k or u, rate, limit, left, ms until all is back, …}, then for each limit of waiting and running tasks
 --          {k or u, waiting or running, limit, left, 0, …}
 script('read_limits', 'no-writes', function(ARGV)

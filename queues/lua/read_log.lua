@@ -3,7 +3,7 @@
 -- ARGV[1]  task id
 -- ARGV[2]  event id behind which it begins, or '-' for the beginning of the log
 -- ARGV[3]  1: the log must hold that event
--- ARGV[4]  bytes: with the event that reaches so many the page ends; 0: only whether the log holds that event
+-- ARGV[4]  bytes: the page ends with the event that reaches this size; 0: only whether the log holds that event
 -- returns  {events} | {} the log does not hold the event
 script('read_log', 'no-writes', function(ARGV)
   local log, from, most = keys.log(ARGV[1]), '-', tonumber(ARGV[4])
@@ -16,7 +16,7 @@ script('read_log', 'no-writes', function(ARGV)
     local found = call('XRANGE', log, from, '+', 'COUNT', step)
     for _, event in ipairs(found) do
       page[#page + 1] = event
-      size = size + #event[2][4] + 64 -- what an event takes beside its data, about
+      size = size + #event[2][4] + 64 -- what an event takes in addition to its data, about
       if size >= most then return { page } end
       from = '(' .. event[1]
     end

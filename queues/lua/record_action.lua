@@ -1,8 +1,8 @@
--- record_action: write into the audit record what somebody did beside changing a setting
+-- record_action: write an action into the audit log that changes no setting
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  who did it
 -- ARGV[2]  from which address
--- ARGV[3]  8 characters that tell the entry from others of this instant
+-- ARGV[3]  8 characters that distinguish the entry from others of this instant
 -- ARGV[4]  what was done
 -- ARGV[5]  to what
 -- ARGV[6]  JSON of what was before

@@ -3,9 +3,9 @@
 -- ARGV[1]  task id
 -- ARGV[2]  epoch of the grant that the permit is of
 -- ARGV[3]  fields of the terminal event, without braces
--- returns  {'ended', account of the end (endings.lua)} | {'over'} it had ended before, or its time was over | {'unused'} nobody was let in |
+-- returns  {'ended', account of the end (endings.lua)} | {'over'} it had ended before, or its time was over | {'unused'} the permit was not used |
 --          {'unknown'} task
--- All readers' replicas are told, the caller's too: should this reply be lost, a repetition finds the task over.
+-- All readers' replicas get the event, the caller's too: if this reply is lost, a repetition finds the task over.
 script('release_permit', 'allow-oom', function(ARGV)
   local id, epoch = ARGV[1], ARGV[2]
   local t = load(id)

@@ -57,7 +57,7 @@ script('renew_leases', 'allow-oom', function(ARGV)
       end
       local output = tonumber(ARGV[at + 5])
       charge_running(id, t, output)
-      -- what a task with a price is known to have used, for when nobody will be there to say it
+      -- the known usage of a task with a price, in case its worker never reports it
       if pc and output >= 0 then call('HSET', key, 'usage', (ei or '0') .. ' ' .. whole(output) .. ' -1 -1 1') end
       replies[i] = 1
     end

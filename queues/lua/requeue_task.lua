@@ -12,7 +12,7 @@
 --          only that one; of those that share the line of '*' only the one that was asked for. Three times; a task that is refused more often stands aside by itself
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
 -- ARGV[15…] names and values of what comes with a cause: of a repair its `payload`, and what was used: `input` and `output`, tokens,
---          and `more` (records.lua); `unsent`, 1: nobody has begun it, and nothing of it left
+--          and `more` (records.lua); `unsent`, 1: no worker has begun it, and no request was sent
 -- returns  {'queued', when it may start a task (note_later) or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (endings.lua), accounts of tasks that ended with it} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 script('requeue_task', 'allow-oom', function(ARGV)

@@ -1,14 +1,14 @@
 -- search_tasks: a part of the tasks that an operator looks for, newest first; changes nothing
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  'running': all that hold a slot (of very many, those of the models used last) | 'recent': the last ones that were submitted
--- ARGV[2]  task behind which to go on; '' = from the newest
+-- ARGV[2]  task after which to continue; '' = from the newest
 -- ARGV[3]  tasks to look at, at most
 -- ARGV[4]  tasks to find, at most
 -- ARGV[5…] field of the record, value, …: what a task must have; m = the model that was asked for, or as which it is scheduled;
 --          rt = the name that its caller gave, a route or a model, whichever model runs it;
 --          text = a part of its id or its user, or how its request's id begins, in small letters;
 --          from, to = submitted then or later, and before then, ms
--- returns  {task to go on behind | '' no more, {id, {field, value, …}}, …}
+-- returns  {task after which to continue | '' no more, {id, {field, value, …}}, …}
 script('search_tasks', 'no-writes', function(ARGV)
   local after, most_looked, most_found = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
   local fields, values, text, from, to = {}, {}, nil, nil, nil

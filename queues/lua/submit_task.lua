@@ -5,7 +5,7 @@
 -- ARGV[10…] replica; slots that it has free; nonce of this call; grant length, ms; waiting tasks that a queue holds unless it is
 --          set, bytes of payloads that the pool holds; 1: the replica reads the task's events; worker whose slots these are; 1: that
 --          offers the model by its name; entries that the outbox holds
--- ARGV[20…] limits of the caller's key, and of its user: requests a minute and a day, tokens likewise, waiting and running tasks
+-- ARGV[20…] limits of the caller's key, and of its user: requests a minute and a day, tokens the same, waiting and running tasks
 --          (0: none; '': no limits at all)
 -- ARGV[22]  quota that it is paid from ('': none)
 -- ARGV[23]  of an idempotency key its name, the fingerprint of what is asked, for how long it is remembered, ms, which part of its user's
@@ -21,7 +21,7 @@
 --          {'used_up', how many} its token has no use left (field `token_use`) |
 --          {'limited', rate or 'waiting', subject, limit, used, what it would take, retry ms} (limits.lua)
 --          {'quota', micro-credits that it would be held, that are there} it cannot be paid (credits.lua) |
---          {'no_balance', subject, window or ''} SQL must tell first what is there (load_balance.lua)
+--          {'no_balance', subject, window or ''} the balance must be loaded first (load_balance.lua)
 --          {'names', retry ms} its user has as many idempotency keys as may be |
 --          {'other'} its idempotency key names a task of another fingerprint |
 --          {'same', task, its state or '' its record is kept no more, place, enqueued ms, model it is scheduled as, model it asks for, name
@@ -75,7 +75,7 @@ script('submit_task', nil, function(ARGV)
   local permit = permits.is(asked, t.type)
   if permit then want = 0 end -- no worker takes it
   local m = permit and asked or scheduled_as(asked, want > 0 and by_name == '1')
-  if not m and is_reserved(asked) and t.waiting ~= '1' then m, want = asked, 0 end -- an endpoint's worker comes back, nobody waits here
+  if not m and is_reserved(asked) and t.waiting ~= '1' then m, want = asked, 0 end -- an endpoint's worker comes back, no caller waits here
   local falls, costs = t.fallbacks, quota ~= '' and costs_of(t)
   if falls and (not m or blocked_until(asked) > NOW + num(t.fallback_after)) then
     t.model, t.requested_model = m or asked, m ~= asked and asked or nil
@@ -86,7 +86,7 @@ script('submit_task', nil, function(ARGV)
     end
   end
   if not m then
-    -- the longer it has been away, the longer it may be: as long again. What was there a minute ago is known
+    -- the longer it has been gone, the longer it may take: as long again. What was there a minute ago is known
     local since = math.max(num(call('ZSCORE', keys.offered(), asked)), num(call('ZSCORE', keys.offered(), '*')))
     local others = since == 0 and call('ZCOUNT', keys.offered(), '(' .. NOW_TEXT, '+inf') > 0
     return refusal({ 'no_worker', others and 1 or 0, since > 0 and math.max(NOW - since, 1000) or 60000 })
@@ -139,7 +139,7 @@ script('submit_task', nil, function(ARGV)
     if price > funds.granted + funds.room then return refusal({ 'quota', price, funds.granted + funds.room }) end
   end
   if not at_once then
-    local more = num(n) > 0 and math.max(#parts - 1, 0) or 0 -- where nobody waits a chain has room, however many its parts
+    local more = num(n) > 0 and math.max(#parts - 1, 0) or 0 -- if no task waits a chain has room, however many its parts
     local length = { waiting = num(n) + more, more = more, most = num(max_length), adaptive = admission == 'adaptive' }
     if length.most == 0 then length.most = default_length end
     local refused = refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)

@@ -1,15 +1,15 @@
--- sweep: end what is out of time, take back what its holder lost, repeat wake-ups that may have been lost
+-- sweep: end what is out of time, requeue what its holder lost, repeat wake-ups that may have been lost
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  lease length, ms
 -- ARGV[2]  grace of a stopping task, ms
 -- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker, cancelled as its readers left;
---          then the bytes that ended tasks may take; then the end of those for whom nothing is left, as breakers are open; of a permit
---          whose call nobody reported the end of (rest), and of one that was not used
+--          then the bytes that ended tasks may take; then the end of those that no model can run, as breakers are open; of a permit
+--          whose call's end was not reported (rest), and of one that was not used
 -- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (endings.lua) of each that ended or went back,
---          ended tasks dropped before their time, {a model, that to which tasks went on from it and why, how many, …}}
--- In time that Redis was away nobody could renew anything. Sweeps are due once a second, so when one is late by more than half a
+--          ended tasks dropped before their time, {a model, its fallback, and why, how many tasks moved, …}}
+-- While Redis was unavailable no replica could renew anything. Sweeps are due once a second, so when one is late by more than half a
 -- second, what must be renewed moves by all of the gap but half a second: owners have as long to come back, and yet each pass
--- brings the end of what nobody renews nearer. Whatever is due then ends as ever.
+-- brings the end of what is not renewed nearer. Whatever is due then ends as ever.
 script('sweep', 'allow-oom', function(ARGV)
   local lease, grace = tonumber(ARGV[1]), tonumber(ARGV[2])
   local timeout = { rest = ARGV[3], code = ARGV[4] }
@@ -114,7 +114,7 @@ script('sweep', 'allow-oom', function(ARGV)
       local why = late and timeout or queue_timeout
       end_waiting(id, t, 'failed', 'error', chains.end_data(id, t, 'failed', why.rest), why.code)
     else
-      if t.idempotency then let_name_go(id, t) end -- nobody has had its end
+      if t.idempotency then let_name_go(id, t) end -- no reader has seen its end
       end_waiting(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code)
     end
   end
@@ -164,7 +164,7 @@ script('sweep', 'allow-oom', function(ARGV)
     end
     if t and t.state ~= before then
       local account = account_of_end(t, id)
-      if t.state == 'queued' then account[2] = its_model end -- it is told of the model that it was running on
+      if t.state == 'queued' then account[2] = its_model end -- the record names the model that it was running on
       accounts[#accounts + 1] = account
       if t.state == 'queued' and (t.requested_model or t.model) ~= asked then note_moved_to_fallback(told, asked, t) end
     end
@@ -187,7 +187,7 @@ script('sweep', 'allow-oom', function(ARGV)
 
   local more_fall, told_fallen = sweep_fallbacks(100, told)
 
-  -- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
+  -- 3. Once a second: wake every replica that could start something (a wake-up may have been lost), and tidy up.
   if NOW - num(call('HGET', pool, 'woke')) >= 900 then
     call('HSET', pool, 'woke', NOW)
     go_on_ruling(200)
@@ -204,7 +204,7 @@ script('sweep', 'allow-oom', function(ARGV)
       end
     end
 
-    -- Who waits for a task of a model whose upstreams were probed in vain is told, where no other model may run it.
+    -- Tasks with a waiting caller end if the probes of all upstreams failed and no other model may run them.
     local looks, ended = 500, 0
     local function end_those_who_wait(m)
       if not upstreams.given_up(m) then return end
@@ -246,7 +246,7 @@ script('sweep', 'allow-oom', function(ARGV)
       call('ZREM', keys.offered(), model)
     end
 
-    -- Tasks that share the line of '*', which nobody serves any more, while somebody offers the very models they asked for.
+    -- Tasks that share the line of '*', which has no worker any more, while workers offer the very models they asked for.
     if call('EXISTS', keys.lanes('*')) == 1 and not is_offered('*') then
       local part = call('ZSCAN', look, call('HGET', pool, 'stranded') or '0', 'COUNT', '100')
       call('HSET', pool, 'stranded', part[1])

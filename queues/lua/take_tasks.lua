@@ -3,7 +3,7 @@
 -- ARGV[1]  replica
 -- ARGV[2]  nonce of this call: grant tokens are nonce:1, nonce:2, …
 -- ARGV[3]  grant length until the first renewal, ms
--- ARGV[4]  slots to fill, at most 64 of them now: who gets so many asks again (0: hand a wake-up for the models on to somebody else)
+-- ARGV[4]  slots to fill, at most 64 of them now: a caller that gets 64 asks again (0: hand a wake-up for the models on to another replica)
 -- ARGV[5]  worker they are for
 -- ARGV[6]  its upstream
 -- ARGV[7…] models; '*' alone: every model

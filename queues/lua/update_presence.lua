@@ -1,8 +1,8 @@
--- update_presence: tell who the workers of a replica are
+-- update_presence: store the workers of a replica
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  replica
 -- ARGV[2]  how long this holds, ms
--- ARGV[3]  1: what was told before is forgotten first | 0
+-- ARGV[3]  1: what was stored before is removed first | 0
 -- ARGV[4]  number of workers that are gone; then their ids; then pairs of field and value (see the map)
 -- returns  how many fields are known now
 script('update_presence', 'allow-oom', function(ARGV)

@@ -1,4 +1,4 @@
--- use_permit: let in whoever has a permit, once; from then on it holds its slot until its end is reported, or its time is over
+-- use_permit: use a permit, once; from then on it holds its slot until its end is reported, or its time is over
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  task id
 -- ARGV[2]  epoch of the grant that the permit is of
@@ -22,7 +22,7 @@ script('use_permit', 'allow-oom', function(ARGV)
   drop_payload(id, pb, ar, u)
   permits.keep(id, m, permit.till)
   if not call('HGET', keys.model(m), 'windows') then return { 'in', {} } end
-  windows.note(m, id, epoch, false, permits.TRANSIT) -- its window goes on from when its request has come to the endpoint
+  windows.note(m, id, epoch, false, permits.TRANSIT) -- its window lasts from when its request has arrived at the endpoint
   local at = wake(m)
   return { 'in', at and later_of(m, at) or {} }
 end)

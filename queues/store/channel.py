@@ -2,7 +2,7 @@
 
 One connection and one channel for everything, so that following a task costs no SUBSCRIBE: the scripts know which replicas
 read a task (field `readers` of its record) and publish to their channels. Messages may be lost while the connection is down;
-whoever needs them checks again when `on_change(True)` tells that it is back.
+their receivers check again after `on_change(True)`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _PING = hiredis.pack_command(("PING",))
 class Channel:
     """Calls `on_message(bytes)` for each message published to `name`, in order, from the event loop.
 
-    The callback must not raise and must not block. `on_change(up)` tells when listening begins and ends.
+    The callback must not raise and must not block. `on_change(up)` is called when listening begins and ends.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Channel:
         self.listening = asyncio.Event()
 
     async def start(self) -> None:
-        """Begin to listen; returns when subscribed or after the time-out (it goes on trying)."""
+        """Begin to listen; returns when subscribed or after the time-out (it keeps trying)."""
         self._task = asyncio.create_task(self._keep_listening(), name="redis-channel")
         await wait_event(self.listening, self._timeout_ms / 1000)
 

@@ -74,7 +74,7 @@ COMMANDS = {
         "ZREVRANGE",
     ),
 }
-"""What is sent to Redis beside scripts and what loads them."""
+"""What is sent to Redis in addition to scripts and what loads them."""
 
 _NEEDED = (
     "docs/operating.md (Redis) has the ACL that Fairlane needs; its keys and channels begin with fairlane:"
@@ -93,7 +93,7 @@ _FORBIDDEN = re.compile("ACL failure in script|The user executing the script can
 _MISSING = "Function not found"
 """What a server answers that has not, or no more, the library of scripts."""
 _LOADS = 10
-"""So often a call has the library loaded: somebody may remove it again and again, but a server that never has it is broken."""
+"""How often a call loads the library: another client may remove it repeatedly, but a server that never has it is broken."""
 _KNOWN = "already exists"
 """What a server answers that has the library which is loaded: another connection was faster."""
 
@@ -101,10 +101,10 @@ _KNOWN = "already exists"
 class RedisLink:
     """The shared connection. `start` it, `await` what `command` and `run` return, `close` it.
 
-    While it is down every call fails at once with `StoreUnavailable(sent=False)`; it reconnects by itself and loads the
+    While it is down every call fails immediately with `StoreUnavailable(sent=False)`; it reconnects by itself and loads the
     scripts before it takes calls again. A connection from which no reply comes for `timeout_ms` counts as lost; that replies come
     late, or that this process was too busy to look, does not matter. One that leads to a server that is no primary (any more) is
-    given up, and the address asked again: what it refused had no effect, of what was under way behind that nobody knows.
+    given up, and the address asked again: what it refused had no effect, and the outcome of later commands is unknown.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class RedisLink:
     async def start(self, wait_ms: int = 10_000) -> None:
         """Connect; returns when ready. Raises StoreRefused (badly configured) or StoreUnavailable (after `wait_ms`).
 
-        From then on the link goes on trying until `close`, whatever happens to Redis.
+        From then on the link keeps trying until `close`, whatever happens to Redis.
         """
         self._task = asyncio.create_task(self._keep_connected(), name="redis-link")
         try:
@@ -188,7 +188,7 @@ class RedisLink:
         self._task = None
 
     def command(self, *args: Arg) -> asyncio.Future[Reply]:
-        """Send one command. Raises StoreUnavailable at once when down; the future yields the reply, bytes undecoded."""
+        """Send one command. Raises StoreUnavailable immediately when down; the future yields the reply, bytes undecoded."""
         if not self.up:
             raise StoreUnavailable("no connection to Redis", sent=False)
         return self._send(args)
@@ -263,7 +263,7 @@ class RedisLink:
                 if not served_before and not self._served:
                     self._fatal = refused
                     return
-                self._last_error = refused  # it was usable before, so somebody may mend it
+                self._last_error = refused  # it was usable before, so an operator may fix it
             except Exception as error:  # what was under way has failed in _serve; connect again
                 self._last_error = error
             if self._served:
@@ -314,7 +314,7 @@ class RedisLink:
                 self._on_change(False)
 
     async def _prepare(self) -> None:
-        with contextlib.suppress(ResponseError):  # ROLE may be forbidden: then the first write tells
+        with contextlib.suppress(ResponseError):  # ROLE may be forbidden: then the first write shows it
             role = (await self._send(("ROLE",)))[0].decode()
             if role != "master":
                 raise StoreUnavailable(
@@ -406,7 +406,7 @@ class RedisLink:
 
 
 class _Unready:
-    """The link as its `on_connect` hook sees it: usable before it is open to everybody."""
+    """The link as its `on_connect` hook sees it: usable before it is open to other callers."""
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link

@@ -1,9 +1,10 @@
 """The Lua scripts: one library of Redis functions, made of whole files: the shared parts, then one file per transition.
 
-What a library defines is made once, when it is loaded, and a call pays for nothing that it does not use. Its name is made of its
-text, so two releases of Fairlane may use one Redis, each its own. Who connects removes the others; whoever misses his loads it
-again, as after a FUNCTION FLUSH, once for all calls under way. Nothing is changed in the files, so a line number in an error is
-a line of a file: `Library.explain` says which.
+What a library defines is made once, when it is loaded, and a call pays for nothing that it does not use. Its name is a hash of
+its text, so two releases of Fairlane may use one Redis, each with its own library. A replica that connects removes the
+others, and
+loads its own again if that is gone, once for all calls under way. The files are not changed, so a line number in an error is a
+line of a file: `Library.explain` returns which.
 """
 
 import re
@@ -94,7 +95,7 @@ SHARED = (
 LIBRARIES = "fairlane_"
 """How the names of all releases' libraries begin."""
 
-CLAMP = """-- The server's time, us. Where its clock is set back, it goes on from the latest time that a script has seen.
+CLAMP = """-- The server's time, us. Where its clock is set back, time continues from the latest that a script has seen.
 local latest, ahead = 0, 0
 local function clamped(us)
   if us + ahead < latest then ahead = latest - us end
@@ -149,7 +150,7 @@ def load_scripts(*, test_clock: bool = False) -> Library:
     parts += [(f"shared/{part}.lua", (folder / "shared" / f"{part}.lua").read_text()) for part in SHARED]
     parts += [(f"{name}.lua", (folder / f"{name}.lua").read_text()) for name in NAMES]
     body = "".join(text for _, text in parts)
-    name = LIBRARIES + sha1(body.encode()).hexdigest()[:12]  # noqa: S324 - tells releases apart
+    name = LIBRARIES + sha1(body.encode()).hexdigest()[:12]  # noqa: S324 - distinguishes releases
     head = f"#!lua name={name}\nlocal LIBRARY = '{name}'\n"
     begins, line = [], head.count("\n")
     for _, text in parts:

@@ -114,7 +114,7 @@ class Wire(asyncio.Protocol):
             self._on_replies(replies)
         except (
             Exception
-        ) as error:  # from here on nobody knows which reply is whose: the connection is given up
+        ) as error:  # from here on replies cannot be matched to calls: the connection is given up
             self._break(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -130,4 +130,4 @@ class Wire(asyncio.Protocol):
     def _break(self, error: Exception) -> None:
         if not self.lost.done():
             self.lost.set_exception(error)
-            self.lost.exception()  # whoever served the connection may be gone
+            self.lost.exception()  # its owner may be gone

@@ -9,14 +9,14 @@ _PREFIXES = ("OOM", "MISCONF", "NOREPLICAS")
 
 
 class WriteErrors:
-    """Told of each error that Redis answers. `since` and `why` say what holds until `clear`."""
+    """The errors with which Redis rejects writes; `since` and `why` hold until `clear`."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self.since: float | None = None
         """The first write that was refused, s since 1970; None: Redis takes writes, as far as is known."""
         self.latest = 0.0
-        """The last one, likewise."""
+        """The last one, s since 1970."""
         self.why = ""
         """What Redis answered."""
 

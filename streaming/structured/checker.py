@@ -33,7 +33,7 @@ _PROGRAM = "fairlane.streaming.structured.child"
 
 
 class Verdict(NamedTuple):
-    """What is wrong with the schema, or with a text; or `unknown`: nobody could tell in time. `sentence`: why."""
+    """What is wrong with the schema, or with a text; or `unknown`: it was not checked in time. `sentence`: why."""
 
     wrong: Literal["", "schema", "text", "unknown"]
     sentence: str = ""
@@ -41,7 +41,7 @@ class Verdict(NamedTuple):
 
 FINE = Verdict("")
 TOO_SLOW = Verdict("schema", "it takes too long, or too much memory, to compare anything with it")
-LATE = Verdict("unknown", "nobody had the time to look at it")
+LATE = Verdict("unknown", "it was not checked in time")
 TOO_LONG = Verdict("text", f"it is longer than the {MAX_TEXT_BYTES} bytes that are looked at")
 NO_CHILD = Verdict("unknown", "the process that looks at it cannot be started")
 _read = msgspec.msgpack.Decoder(tuple[Literal["", "schema", "text"], str]).decode
@@ -66,7 +66,7 @@ class Checker:
         await self._end()
 
     async def schema(self, schema: bytes, user: str) -> Verdict:
-        """Whether it is a schema that texts can be compared with. What is known is told at once."""
+        """Whether it is a schema that texts can be compared with. A known verdict is returned immediately."""
         name = hashlib.sha256(schema).digest()
         known = self._known.get(name)
         if known is None:
@@ -93,7 +93,7 @@ class Checker:
             self._known.popitem(last=False)
 
     async def _ask(self, schema: bytes, texts: list[bytes], user: str) -> Verdict:
-        """Wait for its turn, and ask. Nobody waits longer for a turn than PATIENCE_S."""
+        """Wait for a turn, at most PATIENCE_S, and ask."""
         key = user.partition("/")[0]  # (the users of a delegating key are named behind it)
         async with contextlib.AsyncExitStack() as turn:
             try:
@@ -117,10 +117,10 @@ class Checker:
         except (TimeoutError, OSError, EOFError, msgspec.DecodeError) as error:
             code = await self._end(is_gone=isinstance(error, EOFError | ConnectionError))
             if self._closed.is_set() or (code == -signal.SIGKILL and not isinstance(error, TimeoutError)):
-                return LATE  # somebody else has ended it
+                return LATE  # it was ended from outside
             log.warning("a schema or an answer took too long, or too much memory, to be checked", user=user)
             return LATE if isinstance(error, TimeoutError) else TOO_SLOW
-        except BaseException:  # nobody waits any more: its answer must not be taken for the next one's
+        except BaseException:  # no caller waits any more: its answer must not be taken for the next one's
             await self._end()
             raise
 

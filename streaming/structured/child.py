@@ -27,7 +27,7 @@ Request = tuple[bytes, list[bytes]]
 def main() -> None:
     """Answer requests until the input ends."""
     _limit_memory()
-    # whoever started the gateway may ignore it, which is inherited
+    # the gateway may have inherited that it is ignored
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     cpu_s = float(sys.argv[1])
     look, read = Look(), msgspec.msgpack.Decoder(Request).decode

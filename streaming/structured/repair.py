@@ -12,7 +12,7 @@ from fairlane.streaming.jsontext import join_object, kind_of, members
 MAX_PAYLOAD_BYTES = 4 << 20
 """Of a request: a larger one is not put together again, which would take the gateway too long."""
 MAX_ANSWER_CHARS = 32 * 1024
-"""Of the answer as the model is told it. What is left out of a longer one stands in its middle."""
+"""Of the answer as the model gets it back. A longer one is cut in its middle."""
 MAX_WORDS_CHARS = 1000
 _TAIL_CHARS = 8 * 1024
 _ASKS = (
@@ -41,7 +41,7 @@ def repair_request(payload: bytes, answer: bytes, wrong: str) -> bytes | None:
 
 
 def ask_again(wrong: str) -> str:
-    """What the model is told of its answer."""
+    """Return the message that names the error to the model."""
     return _ASKS.format(wrong[:MAX_WORDS_CHARS])
 
 

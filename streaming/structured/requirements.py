@@ -61,7 +61,7 @@ def schema_of(answer: str, payload: bytes) -> bytes:
 
 
 def _format_of(fields: Mapping[str, msgspec.Raw]) -> tuple[str, dict[str, msgspec.Raw] | None]:
-    """The type of what a body wants, and where its schema stands: beside the type in Responses, inside in a chat."""
+    """The type of what a body wants, and the object with its schema: the same object in Responses, an inner one in a chat."""
     if "response_format" in fields:
         wanted = members(fields["response_format"]) or {}
         return _text(wanted.get("type")), members(wanted.get("json_schema"))

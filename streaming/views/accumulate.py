@@ -16,7 +16,7 @@ _LONG = 1 << 20
 _MANY = 100_000
 MAX_PARTS = 20_000
 _REPEATED = frozenset({"id", "type", "index", "role", "name", "format"})
-"""Members that say the same in each piece instead of going on."""
+"""Members that are the same in each piece instead of continuing."""
 
 
 class PartBudget:
@@ -30,7 +30,7 @@ class PartBudget:
         self._left = most
 
     def take(self, count: int = 1) -> bool:
-        """Whether there is room for so many more; they are counted."""
+        """Whether there is room for `count` more; they are counted."""
         if count > self._left:
             return False
         self._left -= count
@@ -40,7 +40,7 @@ class PartBudget:
 class ToolIndex:
     """Knows which call of a choice a tool call delta belongs to, for deltas that do not say it themselves.
 
-    A delta with an id that was not seen begins the next call; one without id goes on with the latest.
+    A delta with an id that was not seen begins the next call; one without id continues the latest.
     """
 
     def __init__(self, room: PartBudget) -> None:
@@ -138,7 +138,7 @@ class _ToolCall:
 class Value:
     """A JSON value that further pieces are added to: objects member by member, lists one after the other, null changes nothing.
 
-    With `join`, strings go on (as in a choice's delta), except members that name the thing; without, and for everything else,
+    With `join`, strings grow (as in a choice's delta), except members that name the thing; without, and for everything else,
     the newer value counts. So it does for objects that have more than 100,000 members and 1 MiB, and for those for which there is
     no room: they are not looked into.
     """

@@ -11,7 +11,7 @@ from fairlane.streaming.jsontext import as_text, items, kind_of, members, string
 NOT_EXTRA = frozenset({"index", "message", "delta", "text", "finish_reason"})
 NOT_EXTRA_IN_MESSAGE = frozenset({"role", "content", "refusal", "reasoning_content", "tool_calls"})
 THOUGHTS = "thinking_blocks"
-"""The member of a chat message with thoughts as Anthropic told them, which must come back so."""
+"""The member of a chat message with thoughts as Anthropic sent them, which must come back unchanged."""
 
 _STOP = b'"stop"'
 _TOOL_CALLS = b'"tool_calls"'
@@ -35,7 +35,7 @@ class Choice:
 
 
 def finish_of(calls_tools: bool) -> bytes:
-    """The finish reason of a choice that was told none."""
+    """The finish reason of a choice that has none."""
     return _TOOL_CALLS if calls_tools else _STOP
 
 

@@ -27,7 +27,7 @@ class EmbeddingBodyView(ResultView):
         """OpenAI's embeddings object. Raises ResultShapeError.
 
         1. A result with a list of `data` passes through, byte for byte if its vectors have the asked
-           encoding and it tells its usage.
+           encoding and it has its usage.
         2. A list of numbers is one vector, a list of lists several.
         3. Anything else is no embedding.
         """

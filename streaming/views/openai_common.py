@@ -64,9 +64,9 @@ class OpenAIStreamView(ABC):
     object_name: bytes
     id_prefix: bytes
     silence = KEEPALIVE
-    """What says that the stream goes on."""
+    """What is sent to keep the stream alive."""
     place_every_s = 0.0
-    """How often a new place is told at most."""
+    """Seconds between two chunks with a new place, at least."""
     before_finish = b""
     """What stands in each frame before the finish reason, in the place of log probabilities."""
     pending = None
@@ -171,7 +171,7 @@ class OpenAIStreamView(ABC):
         return b'%b,%b,"finish_reason":%b' % (before, held, behind)
 
     def queue_chunk(self, place: Place) -> bytes:
-        """A chunk for a stream that waits: tells its place, keeps clients from giving up. Its one choice says nothing (many read
+        """A chunk for a stream that waits: shows its place, keeps clients from giving up. Its one choice says nothing (many read
         `choices[0]` of every chunk).
         """
         return b'%b0,%b,"finish_reason":null}],"fairlane":{"queuePosition":%d,%b}%b' % (
@@ -265,7 +265,7 @@ class OpenAIStreamView(ABC):
 
     @abstractmethod
     def _whole(self, state: ChoiceState, choice: Choice) -> bytes:
-        """The frames of a choice that comes all at once, without its finish reason."""
+        """The frames of a choice that comes as a whole, without its finish reason."""
 
 
 class OpenAIBodyView(ResultView, ABC):
@@ -280,7 +280,7 @@ class OpenAIBodyView(ResultView, ABC):
         if result is not None and has_choices(result):
             if (
                 self.info.has_fallback
-            ):  # its caller named a route: which model answered is told by the name that it has here
+            ):  # its caller named a route: the answer has the gateway's name of the model
                 found = members(result) or {}
                 result = join_object({**found, "model": Raw(json_string(self.info.model))}.items())
             return with_usage(result, self.usage)

@@ -5,7 +5,7 @@ of the chunks: `{"id", "content", "reasoning"?, "refusal"?, "toolCalls"?, "finis
 "choices"?, "usage"?}`, where `id` is the task's id and everything before `choices` is about choice 0.
 `finishReason` is left out when it is `stop`. `extra` holds what the worker sent in chunks of that kind, put
 together. `choices` is there when there is more than one: the same members per choice, with its `index`.
-`usage` is as the worker told it, or as the gateway counted (`estimated`).
+`usage` is as the worker reported it, or as the gateway counted (`estimated`).
 """
 
 from collections.abc import Mapping
@@ -172,7 +172,7 @@ class ResultView:
 
     @property
     def has_chunks(self) -> bool:
-        """Whether there was any output beside the result."""
+        """Whether there was any output in addition to the result."""
         return bool(self._outputs)
 
     def choices(self) -> list[Choice]:
@@ -184,7 +184,7 @@ class ResultView:
 
     @property
     def default_finish(self) -> bytes | None:
-        """The finish reason that `done` tells for choices which had none of their own, a JSON string."""
+        """The finish reason that `done` has for choices which had none of their own, a JSON string."""
         return self._finish
 
     def result_json(self) -> bytes:

@@ -33,7 +33,7 @@ _ALL_INPUT = frozenset({"inputTokens", "prompt_tokens"})
 
 
 class Counts(NamedTuple):
-    """Tokens that a usage object tells; None for what it does not."""
+    """Tokens of a usage object; None for what it does not have."""
 
     input: int | None = None
     output: int | None = None
@@ -47,7 +47,7 @@ _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
 
 class _Own(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
-    """A usage object by our names alone, which tells all that it must: as nearly every worker's."""
+    """A usage object by our names alone, which has all that it must: as nearly every worker's."""
 
     input_tokens: _Tokens
     output_tokens: _Tokens
@@ -59,9 +59,9 @@ _read_own = msgspec.json.Decoder(_Own).decode
 
 
 def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> bytes | None:
-    """The usage object that counts: the worker's own, else the result's, else the latest told on the way.
+    """The usage object that counts: the worker's own, else the result's, else the latest reported on the way.
 
-    The first that tells a count wins; when none does, the first that tells anything; else None.
+    The first that has a count wins; when none does, the first that has anything; else None.
     """
     picked = _pick(raw, result, latest)
     return None if picked is None else picked[0]
@@ -84,7 +84,7 @@ def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
 
 
 def estimated_usage(counts: tuple[int, int], told: bytes | None = None) -> bytes:
-    """A usage object of the gateway's own count, marked as such; `told` is an object of the worker's that does not tell both."""
+    """A usage object of the gateway's own count, marked as such; `told` is an object of the worker's that lacks one of them."""
     pairs = [(name, bytes(value)) for name, value in (members(told) or {}).items() if name not in _KNOWN]
     own = (("inputTokens", counts[0]), ("outputTokens", counts[1]))
     return join_object([*pairs, *((name, b"%d" % count) for name, count in own), ("estimated", b"true")])
@@ -166,7 +166,7 @@ def anthropic_usage(
     raw: bytes | None, result: bytes | None = None, latest: bytes | None = None
 ) -> dict[str, Any]:
     """Anthropic's usage object, whose counts of the input are apart: not cached, read from a cache, written to one. What is not
-    known is 0; tokens of reasoning are there where they are told, and `estimated` where the gateway counted itself."""
+    known is 0; tokens of reasoning are there if they were reported, and `estimated` where the gateway counted itself."""
     picked = _pick(raw, result, latest)
     if picked is None:
         return {"input_tokens": 0, "output_tokens": 0}
@@ -192,7 +192,7 @@ def anthropic_usage(
 def responses_usage(
     raw: bytes | None, result: bytes | None = None, latest: bytes | None = None
 ) -> bytes | None:
-    """The usage object of OpenAI's Responses; None when nothing is known. What is not told is 0; `estimated` where the gateway
+    """The usage object of OpenAI's Responses; None when nothing is known. What is unknown is 0; `estimated` where the gateway
     counted itself."""
     picked = _pick(raw, result, latest)
     if picked is None or picked[2] == (None, None):
@@ -230,7 +230,7 @@ def _pick(
 ) -> tuple[bytes, dict[str, msgspec.Raw], tuple[int | None, int | None]] | None:
     """See `pick_usage`: the object, its members, and its counts of input and output."""
     empty: tuple[bytes, dict[str, msgspec.Raw], tuple[int | None, int | None]] | None = None
-    for number in range(3):  # a result is looked into only when the worker tells nothing beside it
+    for number in range(3):  # a result is looked into only when the worker reports no usage otherwise
         usage = raw if number == 0 else _usage_of(result) if number == 1 else latest
         found = members(usage)
         if usage is not None and found:
@@ -242,7 +242,7 @@ def _pick(
 
 
 def _counts(found: dict[str, msgspec.Raw], told: tuple[int | None, int | None]) -> Counts:
-    """The counts of a usage object of which those of input and output are known."""
+    """The counts of a usage object whose input and output are known."""
     return Counts(
         *told,
         _detail(found, _CACHED, _INPUT_DETAILS, "cached_tokens"),

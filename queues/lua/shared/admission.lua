@@ -33,7 +33,7 @@ end
 --      Where no pace is known yet, as in 2.
 --   4  its caller's own time would be over, however short the wait may turn out to be, as far as the pace is known, or by the model's
 --      windows, which are known
--- Each says how long it will take, as far as can be told, until it would be accepted. `lane`: as `read_lane` gives it; `length`: of
+-- Each says how long it will take, as far as can be estimated, until it would be accepted. `lane`: as `read_lane` gives it; `length`: of
 -- the queue: how many are `waiting`, with how many `more` that would come with this one, the `most` that it holds, and whether admission is `adaptive`.
 local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
   local function in_ms(wait) return math.max(math.ceil(wait), 1) end

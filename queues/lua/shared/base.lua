@@ -32,7 +32,7 @@ local WIDE = '-----------------------------------------------------------------'
 -- Whether a model is an endpoint's: workers of every model do not run it.
 local function is_reserved(model) return string.sub(model, 1, 5) == 'http:' end
 
--- Bodies of so many bytes and more are counted by user, too.
+-- Bodies of this size (bytes) and more are counted by user, too.
 local LARGE_BODY = 16384
 
 -- A number as text, without its fraction.
@@ -75,7 +75,7 @@ local function run_instant(t, lease_end) return whole(earlier(earlier(lease_end,
 
 -- The first part of the ids of what is logged from now on: the time, us, and larger than any before of this task. No second one is
 -- the same, also when the store has forgotten the first: so no id ever names two events. Where the clock went back it is a time to
--- come, and the fraction of the second tells it from others.
+-- come, and the fraction of the second makes it unique.
 local function new_epoch(t)
   local last = num(t.epoch)
   return US > last and US_TEXT or whole(last + 1 + US % 1000000)
@@ -84,7 +84,7 @@ end
 -- Publish to a replica; the number of receivers.
 local function publish(replica, message) return call('PUBLISH', keys.channel(replica), message) end
 
--- Tell the readers' replicas of an event, all but `except`. Large events travel by id only.
+-- Publish an event to the readers' replicas, all but `except`. Large events travel by id only.
 local function publish_event(readers, id, event_id, kind, data, except)
   if not readers or readers == '' or readers == except then return end
   local message

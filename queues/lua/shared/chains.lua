@@ -1,7 +1,7 @@
 -- Chains: several stages under one task id (chains.py). The record of the chain's task names the stage that it is in (`stage`: its number,
 -- the part or -, its name). In a stage of several parts that task stands in no line, and `pn` says how many they are; each part is a
 -- task of its own, whose record names the chain (`chain`). What belongs to the chain as a whole lies in a hash of its own (keys.py, CHAIN),
--- of which `stored_bytes` count among those that are stored until the chain ends.
+-- whose `stored_bytes` count as stored until the chain ends.
 local chains = {}
 
 -- The task id of a part; as in chains.py.
@@ -25,7 +25,7 @@ function chains.end_data(id, t, state, rest)
   return event_data(id, rest)
 end
 
--- So many bytes are stored for a user where others were before.
+-- Count that `after` bytes are stored for a user instead of `before`.
 function chains.count_bytes(u, before, after)
   if before == after then return end
   call('HINCRBY', keys.pool(), 'bytes', whole(after - before))
@@ -34,8 +34,8 @@ function chains.count_bytes(u, before, after)
 end
 
 -- Put into an entry of the outbox (records.lua) what differs where its task is a chain's, or a part: `done`: of a stage that is
--- completed, while the chain goes on. Returns the chain, the chain of a part, the most that the stage or part was to cost, and whether
--- there is nothing to record but what was paid, as the chain ended while parts ran, of which each is recorded by itself; and when the
+-- completed, while the chain continues. Returns the chain, the chain of a part, the most that the stage or part was to cost, and whether
+-- there is nothing to record but what was paid, as the chain ended while parts ran, and each part has its own record; and when the
 -- chain entered the stage, if it is not the first.
 function chains.fill(entry, id, t, done)
   if t.attempts_before and entry[14] then entry[14] = whole(entry[14] - t.attempts_before) end

@@ -1,12 +1,12 @@
--- What keys and users with a quota pay for their tasks: from credits that were granted to them, and from a budget that is there anew
+-- What keys and users with a quota pay for their tasks: from credits that were granted to them, and from a budget that is renewed
 -- each day or month. Amounts are whole micro-credits. A subject is one of limits.lua; what it has lies in its hash (keys.py,
--- BALANCE), as far as SQL has told (load_balance.lua): whoever is not known yet is asked for there, and nothing is let through by guess.
+-- BALANCE), as loaded from SQL (load_balance.lua): an unknown balance is loaded first, and no task is accepted by guess.
 --
--- A task is held the price of the most that it may use, as far as that is told or learnt, from the budget's window first, and its
+-- A task is held the price of the most that it may use, as far as that is specified or learned, from the budget's window first, and its
 -- record says what from where (`reserved_credits`):
--- whose, from what was granted, from the window, that window and its budget (none: -), and of which generation the balance was: one
--- that was lost and made anew is of another. Its one end gives that back and takes what it
--- costs instead (`settle_credits`), numbers that for the subject, and tells SQL with the task's usage: so it happens once, and
+-- whose, from what was granted, from the window, that window and its budget (none: -), and the generation of the balance: one
+-- that was lost and loaded again has another. Its one end gives that back and takes what it
+-- costs instead (`settle_credits`), numbers that for the subject, and goes to SQL with the task's usage record: so it happens once, and
 -- what lies in the hash is the sum of what SQL has and of what is on its way there.
 --
 -- A window is named by its kind, d or m, and its end (ms). The hash knows the last two, and of older ones what is held of them.
@@ -14,7 +14,7 @@ local cost_of, most_cost_of, funds_of, begin_window, held_by, hold_credits, hold
 do
 local MAX_TOKENS = 4194304 -- of one task, each way; as in endings.lua
 local UNKNOWN_OUTPUT = 4096 -- of a model that has not answered yet
-local MAX_REPAIRED, REPAIR_WORDS = 16384, 512 -- tokens of an answer that is told to its model, and of what was wrong with it
+local MAX_REPAIRED, REPAIR_WORDS = 16384, 512 -- tokens of an answer that its model gets back, and of the error in it
 local MAX_DIGITS = 15 -- of a balance with which numbers here are exact, whatever a task takes of it
 
 -- Prices of a million tokens of input, cached ones, output and reasoning, each as millions and what is over, so that no product is
@@ -48,9 +48,9 @@ function cost_of(pc, input, output, cached, reasoning)
 end
 
 -- What a task may cost: its input, and all the output that it asks for; where it does not say how much, as much as the longest
--- answer of its model of late (`longest_output`, 0: none is known), for each that it asks for. `pc`: its price, as in the record. An
+-- answer of its model recently (`longest_output`, 0: none is known), for each that it asks for. `pc`: its price, as in the record. An
 -- answer that
--- may be repaired may be written twice, and the second time the first is read, as far as it is told (repair.py).
+-- may be repaired may be written twice, and the second time the first is part of the input, as far as it is sent (repair.py).
 function most_cost_of(t, top, pc)
   local p, output = parse_price(pc), num(t.max_output)
   if output == 0 then output = (top > 0 and top or UNKNOWN_OUTPUT) * math.max(num(t.answers), 1) end
@@ -61,7 +61,7 @@ end
 
 -- A quota as submit is given it: k or u, whose it is; and where there is a budget, that, its kind, and the ends of the window before
 -- this one, of this one and of the next, as the gateway's clock says. `windows`: of each when it ends, its name, those of the fields
--- of what was spent and is held of it, and what a record's hold says of it. Without a budget there is one, of which nothing is.
+-- of what was spent and is held of it, and what a record's hold says of it. Without a budget there is one window, which is empty.
 local parse_quota = keeping(function(text)
   local whose, budget, kind, before, this, next = string.match(text, '^(%l) (%d+) (%l) (%d+) (%d+) (%d+)$')
   if not whose then return { whose = text, budget = 0, windows = { { name = '', told = ' - 0 ' } } } end
@@ -179,8 +179,8 @@ function hold_more(u, qt, text, amount)
 end
 
 -- A task that was held `qt` costs so much. What was held pays first, and of that the window; for more than was held: what is left of
--- the window's budget, of what is granted, and then the window, of which the overrun ends with it; or where there is none, what is
--- granted, as a debt. What a balance held that was lost since, and made anew of what SQL knows, comes back to nobody: what it cost is
+-- the window's budget, of what is granted, and then the window, whose overrun ends with it; or where there is none, what is
+-- granted, as a debt. What a balance reserved before it was lost and loaded again from SQL is not released: the cost is
 -- taken all the same. Returns what the usage record says of it: whose, number, held and charged of what is granted, held and charged
 -- of the window, and that.
 function settle_credits(u, qt, cost)
@@ -196,7 +196,7 @@ function settle_credits(u, qt, cost)
   end
   local by_window = math.min(cost, of_window)
   local by_granted, number = cost - by_window, 0
-  if s[1] then -- else it is not known any more: SQL tells all of it when it is asked for
+  if s[1] then -- else it is not known any more: it is loaded from SQL when it is needed
     number = num(s[4]) + 1
     by_granted = math.min(by_granted, granted)
     local known, held, window_held, used = in_window and s[5], num(s[2]), num(s[6]), num(s[5])
@@ -241,7 +241,7 @@ function mark(balance, before)
   call('HSET', balance, 'sql_mark', whole(math.max(num(before) + 1, US)))
 end
 
--- So much was granted in all, with the last of so many grants; an older word changes nothing, but `anyhow`.
+-- Set what was granted in all, and the number of grants; an older number changes nothing, except with `anyhow`.
 function grant_credits(balance, granted, grants, anyhow)
   local known, number, before = unpack(call('HMGET', balance, 'granted', 'last_grant', 'sql_mark'))
   if granted == known and grants == number or num(grants) <= num(number) and not anyhow then return end

@@ -9,7 +9,7 @@
 local ALL_RULES = { 'concurrency', 'rules', 'paused', 'cooldown_until', 'requests_per_minute', 'tokens_per_minute',
   'requests_at', 'tokens_at', 'upstream_state', 'windows' }
 
--- 1: the instant (us) from which a model may start a task of `tokens`; 0 = now, FOREVER = when somebody resumes it. And whether it is no
+-- 1: the instant (us) from which a model may start a task of `tokens`; 0 = now, FOREVER = when an operator resumes it. And whether it is no
 -- earlier, and hangs on a request that may not have left yet (windows.lua). `s`: its fields as in ALL_RULES. Requests are spread evenly (the generic cell rate algorithm with a burst of one), and so are tokens; as
 -- one request may hold many tokens, those of the last minute are added up, too, so that no minute holds more than its limit.
 local function paced_until(model, s, tokens)
@@ -43,7 +43,7 @@ local function paced_until(model, s, tokens)
   return at > US and at or 0, open
 end
 
--- The same instant in ms, as those are told who may ask again then: FOREVER also where it is not known, as whoever gets to know it wakes.
+-- The same instant in ms, after which a replica asks again: FOREVER also if it is unknown, as the report that settles it wakes a replica.
 local function paced_ms(model, s, tokens)
   local at, open = paced_until(model, s, tokens)
   if open or at >= FOREVER then return FOREVER end
@@ -109,8 +109,8 @@ end
 -- The lane of a model that starts a task next, as `read_lane` gives it, with its start `tag`, `weight` as stored, where the virtual
 -- time `moves_to`, whether its task gets the `last` slot, and, where there are any, the model's `rules` (as in ALL_RULES), and whether
 -- it is `chosen` by them before the `first`. nil: none may. Then the instant (ms) from which one may, if time alone is in the way (a
--- pace names it beside the lane: of a task of one token); and the lanes that were passed over. Changes nothing. `comer`: a lane
--- that a task comes to, for which nobody waits; then only where nobody waits in others.
+-- pace returns it together with the lane: of a task of one token); and the lanes that were passed over. Changes nothing. `comer`: a lane
+-- that gets a task and has none waiting; then only if no task waits in others.
 local function eligible(model, comer)
   if is_reserved(model) and call('HEXISTS', keys.model(model), 'fixed') == 0 then return nil end -- its limits are not known (any more)
   local lane, queue, line = comer, nil, nil

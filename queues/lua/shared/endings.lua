@@ -123,7 +123,7 @@ end
 -- `goes_on`: it is not the last one: its answer is asked for again, or it was a stage, and others follow.
 -- `input`, `output`: tokens, < 0 unknown; what a worker says is believed up to 4,194,304, and learned from up to 131,072.
 -- `completed`: it ran to its end. `idle_ms`: for so long it held its slot before anything began (a permit, until it was used): that
--- is no part of how long it took, and is charged as so many requests more as others could have made. Returns its lane's books as they were.
+-- is no part of how long it took, and is charged as the number of requests that others could have made. Returns its lane's books as they were.
 local MAX_IDLE = 1000 -- of those
 function settle(t, input, output, completed, goes_on, idle_ms)
   local q, m = t.queue, t.model
@@ -147,7 +147,7 @@ function settle(t, input, output, completed, goes_on, idle_ms)
   local changed, counted = close_account(t, used, books)
   local paced = known and counted > 0 and settle_pace(t, counted, math.min(input, 4194304) + math.min(output, 4194304))
   if completed then
-    if known then -- the longest answer of late: it fades as shorter ones come
+    if known then -- the longest recent answer: it fades with shorter ones
       output = math.min(output, 131072)
       local top = output > books.top and output or books.top - math.floor((books.top - output) / 64)
       if top ~= books.top then
@@ -177,14 +177,14 @@ function settle(t, input, output, completed, goes_on, idle_ms)
 end
 
 -- A task that stands in no line and holds no slot ends without an attempt to settle: what it was charged to limits comes back, and of a
--- chain of which a stage has begun the tokens alone.
+-- chain with a stage that has begun the tokens alone.
 function settle_over(id, t)
   if not t.limits then return end
   local begun = t.stage_entered_at or t.parts and num(call('HGET', keys.chain(id), 'begun')) > 0
   settle_limits(t, begun and 0 or nil)
 end
 
--- Take back all that an attempt was charged.
+-- Refund all that an attempt was charged.
 function refund(t)
   local changed = close_account(t, 0, read_books(t.model, t.queue))
   if #changed > 0 then call('HSET', keys.model(t.model), unpack(changed)) end
@@ -195,7 +195,7 @@ end
 -- call, if it may be repeated. The caller has taken the task out of its lane or released its slot, or leaves the slot
 -- `stopping` until `stop_until`. Returns the terminal event's id, which has an epoch of its own: the store may have lost what
 -- the attempt's writer logged behind the log's end, and readers have seen it. Only that writer knows better, and names its `epoch`.
--- `used`: as `record_usage` wants it. While the slot is `stopping` the task goes on using: it is recorded when that is over. With a
+-- `used`: as `record_usage` wants it. While the slot is `stopping` the task still uses tokens: it is recorded when that is over. With a
 -- chain its parts end, and with a part that has not completed its chain (stages.lua). `t.unsaved`, no field of the record: further
 -- fields to be stored.
 function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch, used)

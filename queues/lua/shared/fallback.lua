@@ -1,8 +1,8 @@
 local blocked_until, blocked_by_code, next_open_fallback, next_offered_fallback, costs_of, choose_fallback, fields_after_fallback,
   move_to_fallback, note_moved_to_fallback, sweep_fallbacks, fallbacks_exhausted
 do
--- Tasks that may go on to another model, which they do in the order of their field `fallbacks`, before anybody saw output: when an attempt
--- failed, and while their own model starts nothing: nobody offers it, it is paused, the breakers of its upstreams are open, or for
+-- Tasks that may fall back to another model do so in the order of their field `fallbacks`, before any output was seen: when an attempt
+-- failed, and while their own model starts nothing: no worker offers it, it is paused, the breakers of its upstreams are open, or for
 -- longer than they wait for it (`fallback_after`) it is held or paced. What they were charged is closed before; they keep their age,
 -- their limits and what they are held of a quota, which is the
 -- most that any of the models may cost. A model that failed a task is not asked again; one that only did not start it, last.
@@ -15,7 +15,7 @@ local parse_fallbacks = keeping(function(text)
   return list
 end)
 
--- The instant (ms) until which no task starts that asks for this model, whatever ends before; 0: one may; FOREVER: nobody offers it, it
+-- The instant (ms) until which no task starts that asks for this model, whatever ends before; 0: one may; FOREVER: no worker offers it, it
 -- is paused, or its breakers are open.
 function blocked_until(name)
   local m = scheduled_as(name)
@@ -54,7 +54,7 @@ local function moves(t, why)
   return table.concat(all, '\n', math.max(#all - 9, 1))
 end
 
--- Which of the models that a task may go on to starts it in time: the number in its list; nil: none. `barred`: `blocked_until`, or
+-- Which of the fallback models of a task starts it in time: the number in its list; nil: none. `barred`: `blocked_until`, or
 -- one that looks at each model once.
 function next_open_fallback(t, barred)
   for i, one in ipairs(parse_fallbacks(t.fallbacks)) do
@@ -62,14 +62,14 @@ function next_open_fallback(t, barred)
   end
 end
 
--- The first of them that somebody offers, for a task whose own model nobody does.
+-- The first of them that a worker offers, for a task whose own model no worker offers.
 function next_offered_fallback(t)
   for i, one in ipairs(parse_fallbacks(t.fallbacks)) do
     if scheduled_as(one[1]) then return i end
   end
 end
 
--- What a task costs, on its own model and on those that it may go on to: their prices, each that is one.
+-- What a task costs, on its own model and on its fallback models: those prices that are set.
 function costs_of(t)
   local costs = {}
   if t.price then costs[1] = t.price end
@@ -96,7 +96,7 @@ function choose_fallback(t, i, again, why)
   t.mean = nil
 end
 
--- The fields of a record that a task was submitted with, from `first` on; `before`: its `fb` then, as it may have gone on at once.
+-- The fields of a record that a task was submitted with, from `first` on; `before`: its `fallbacks` then, as it may have fallen back immediately.
 function fields_after_fallback(args, first, t, before)
   if t.fallbacks == before then return unpack(args, first) end
   local fields = {}
@@ -121,15 +121,15 @@ function move_to_fallback(id, t, i, again, why)
   call('HSET', keys.model(t.model), 'wide', WIDE)
 end
 
--- Count a task that went on from a model, by both models and why.
+-- Count a task that fell back, by both models and the reason.
 function note_moved_to_fallback(told, from, t)
   local barred = BARRED[string.match(t.fallback_history, '([^\t]*)$')]
   local pair = from .. '\n' .. (t.requested_model or t.model) .. '\n' .. (barred and 'unavailable' or 'failed')
   told[pair] = (told[pair] or 0) + 1
 end
 
--- Move tasks that wait for a model of which nothing starts: of some models, and `most` tasks at most, in the order in which they
--- came. `told`: what has gone on besides. Returns whether to come again at once, as some moved and not all were looked at; and of
+-- Move tasks that wait for a model that starts nothing: of some models, and `most` tasks at most, in the order in which they
+-- came. `told`: what fell back elsewhere. Returns whether to sweep again immediately, as some moved and not all were looked at; and of
 -- each pair of models {from, to and why, number, …}.
 function sweep_fallbacks(most, told)
   local moved, more, woken, known = 0, false, {}, {}
@@ -180,7 +180,7 @@ function sweep_fallbacks(most, told)
   return more, pairs_moved
 end
 
--- Whether no model that a task may go on to starts anything, whatever ends before.
+-- Whether no fallback model of a task starts anything, whatever ends before.
 function fallbacks_exhausted(t)
   for _, one in ipairs(t.fallbacks and parse_fallbacks(t.fallbacks) or {}) do
     if blocked_until(one[1]) < FOREVER then return false end

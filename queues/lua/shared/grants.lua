@@ -34,7 +34,7 @@ end
 
 -- Tokens of output that a task should have paid for when it has written `output`: those, and what the model writes in 15 s by
 -- its mean `pace` (tokens a second; 256 tokens while it is unknown), but no more than is likely to come by the user's running
--- mean and the request. Tasks pay before they write, so a user who is behind is not given all free slots at once; and for
+-- mean and the request. Tasks pay before they write, so a user who is behind does not get all free slots at the same time; and for
 -- seconds, not to the end, so it matters little how wrong the mean is. One that has outrun it pays half as far ahead.
 function output_due(t, output, pace)
   local ahead, asked, likely = num(pace) * 15, num(t.max_output), mean_of(t)
@@ -68,7 +68,7 @@ end
 
 -- Begin an attempt of a task that stands in no flow now: its flow and lane are charged and move on, a slot is occupied, the lease
 -- starts, the log says so. `lane`: as `eligible` gives it; `start`: start tag of the flow. `flow_stays`: more tasks wait in the flow;
--- `lane_stays`: in the lane. `grant`: for whom: `replica`, `worker`, `nonce` of the call and `number` in it, `ms` until its first
+-- `lane_stays`: in the lane. `grant`: the receiver: `replica`, `worker`, `nonce` of the call and `number` in it, `ms` until its first
 -- renewal, the `upstream` of the worker, and whether it is a `probe` of that. `more`, `record`: further fields of the model and of the
 -- record, to be stored. Returns the data of the start event.
 function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
@@ -296,8 +296,8 @@ end
 -- What stays unfilled is recorded, so that the next eligible task wakes this replica; what others could still start, of these
 -- models or of `freed` (a model that has a slot free since this script began), wakes them. Returns the grants, their ids, and
 -- `later`.
-local MAX_TAKEN = 64 -- in one call: it lasts, and nobody else is served meanwhile
-local MAX_LOOKED_AT = 1000 -- likewise: tasks that may not start are looked at, too
+local MAX_TAKEN = 64 -- in one call: it takes time, and no other call is served meanwhile
+local MAX_LOOKED_AT = 1000 -- for the same reason: tasks that may not start are looked at, too
 function take(models, want, replica, worker, upstream, nonce, grant_ms, freed)
   local grants, ids, later, left = {}, {}, {}, {}
   want = math.min(want, MAX_TAKEN)

@@ -39,13 +39,13 @@ function give_name(key, named, id, u)
   return name .. ' ' .. whole(NOW + num(ms))
 end
 
--- The key names nothing any more: who comes with it now begins anew.
+-- The key names nothing any more: the next request with it creates a task.
 function let_name_go(id, t)
   local key = keys.idempotency(string.match(t.idempotency, '^%S+'))
   if names(key, id) then call('DEL', key) end
 end
 
--- The task has ended, and holds no slot. Returns for how long, ms, its key goes on naming it; 0: it does not.
+-- The task has ended, and holds no slot. Returns for how long, ms, its key still names it; 0: it does not.
 function keep_name(id, t)
   local name, till = string.match(t.idempotency, '^(%S+) (%d+)$')
   local key = keys.idempotency(name)

@@ -10,8 +10,8 @@
 --
 -- A flow whose user runs as many tasks as it may is parked: out of the line, its tag kept in `parked`. It returns, lifted like
 -- one that was idle, when a task of the user ends. A lane that was passed over, because its queue may not run more now, is
--- lifted when it is served again (field h:queue): nobody saves up turns while it may not start. A lane that is served out of
--- turn, because it has slots reserved, is lowered to where its turn would be: nobody pays later for what was reserved.
+-- lifted when it is served again (field h:queue): no lane saves up turns while it may not start. A lane that is served out of
+-- turn, because it has slots reserved, is lowered to where its turn would be: no lane pays later for what was reserved.
 --
 -- Tags count in 4,096ths of cost / weight, whole numbers, which are exact and quick to write.
 local tag_step, flow_weight, lane_weight, model_step, read_drain, drain_until_now, drain_after_grant, failed_until_now,
@@ -64,7 +64,7 @@ local function drain_resumes(stored)
 end
 
 -- Departures that came to nothing (the attempt failed, or its task was given back): all of them, and each only where the one before
--- was another user's, both fading as departures do. Who found a slot at once did not leave a lane.
+-- was another user's, both fading as departures do. A task that found a slot immediately did not leave a lane.
 function failed_until_now(stored)
   if not stored then return 0, 0, '' end
   local all, changes, last = struct.unpack('<ddd', stored)
@@ -84,7 +84,7 @@ function note_lift(q, m, u, amount)
   if call('EXISTS', keys.busy(q, m, u)) == 1 then call('ZINCRBY', keys.lifts(q, m), whole(amount), u) end
 end
 
--- The least tag of those that wait; nil: nobody does.
+-- The least tag of those that wait; nil: none does.
 local function least_of(line)
   local first = call('ZRANGE', line, '0', '0', 'WITHSCORES')
   return first[2] and tonumber(first[2])
@@ -133,7 +133,7 @@ function lift_lane(q, m)
   return tag + lift, lifts
 end
 
--- A waiting task that may go on to another model is in a line of these (fallback.lua).
+-- A waiting task with fallback models is in a line of these (fallback.lua).
 local function note_falls(id, t)
   if not t.fallbacks then return end
   call('ZADD', keys.fallbacks(t.model), t.order, id)
@@ -323,7 +323,7 @@ function forget_idle_flows(q, m, books)
 end
 
 -- Of more than 1,000 idle flows of a lane those that owe least are forgotten, at most `most` now: where most users come once, the
--- virtual time passes nobody. Returns how many it looked at.
+-- virtual time passes no flow. Returns how many it looked at.
 function forget_excess(q, m, most)
   local debts = keys.debts(q, m)
   local excess = call('ZCARD', debts) - 1000

@@ -2,9 +2,9 @@
 -- that run (user_concurrency.lua). A subject is one of the two: 'k:' and the key's id, 'u:' and the user; a key's users are named `<id>/<name>`.
 --
 -- A rate is one number, `tat`: the instant (us) at which all that was taken has come back (the generic cell rate algorithm). Taking
--- moves it by the period's part that was taken, and may move it a whole period ahead of now: so the limit can be taken at once, and
+-- moves it by the period's part that was taken, and may move it a whole period ahead of now: so the whole limit can be taken in one burst, and
 -- comes back evenly. With the numbers stands by which limits (`of`) they were reckoned: under another limit as much is used as before,
--- but not more than all of it, and what was a debt is one of a period at most. No debt is larger: a worker's wrong count shuts nobody out for longer than twice the period.
+-- but not more than all of it, and what was a debt is one of a period at most. No debt is larger: a worker's wrong count blocks a caller for twice the period at most.
 --
 -- What a task is charged at its submission stands in its record (`limits`): r, and how many tasks of its key and of its user may run (0:
 -- no limit), or - if there are no such limits; whose waiting tasks it is counted among (1: its key's, 2: its user's, 3: both), the
@@ -107,7 +107,7 @@ function count_tokens(standings)
   return false
 end
 
--- What a task that is expected to use so many tokens takes of each rate (`after`). Returns the refusal, as submit replies it, of the
+-- What a task that is expected to use `tokens` takes of each rate (`after`). Returns the rejection, as submit replies it, of the
 -- rate that it would have to wait for longest, or nil. What is only guessed keeps out no task for ever: of more tokens than a limit
 -- has, a task is charged the limit, and waits until all of it is there. Charges nothing.
 function weigh(standings, tokens)
@@ -131,7 +131,7 @@ function weigh(standings, tokens)
   return refusal
 end
 
--- Who may run how many at once: {{subject, how many}, …}.
+-- How many tasks each subject may run at a time: {{subject, how many}, …}.
 function running_of(standings)
   local found = {}
   for _, stands in ipairs(standings) do
@@ -140,7 +140,7 @@ function running_of(standings)
   return found
 end
 
--- The subject of which as many tasks wait as may: {'limited', 'waiting', subject, limit, how many wait}; nil: there is none.
+-- The subject that has as many waiting tasks as it may: {'limited', 'waiting', subject, limit, how many wait}; nil: there is none.
 function waits_too_many(standings)
   for _, stands in ipairs(standings) do
     local most = stands.limits.waiting
@@ -149,7 +149,7 @@ function waits_too_many(standings)
   end
 end
 
--- What is left of requests and of tokens: limit, how much is left, ms until all is back; of each the rate of which least is left;
+-- What is left of requests and of tokens: limit, how much is left, ms until all is back; of each the rate with the least left;
 -- zeros where there is none. With what was weighed, if it is `charged`.
 function what_is_left(standings, charged)
   local told = { 0, 0, 0, 0, 0, 0 }
@@ -195,7 +195,7 @@ local function charged_by(lm, whose)
   return parse_limits(string.format('%d %d %d %d 0 0', unpack(limits)))
 end
 
--- Take more of the rates that a task was charged by, or give back what is less than nothing: `more` tells how much of a rate, of
+-- Take more of the rates that a task was charged by, or give back what is less than nothing: `more` returns how much of a rate, of
 -- tokens or not, by what the task was charged of it at most. It counts by the limits as they are now.
 local function take_more(t, more)
   local key, user = subjects_of(t.user)
@@ -224,8 +224,8 @@ local function take_more(t, more)
   for _, stands in pairs(standings) do write_tats(stands) end
 end
 
--- Settle what a task with limits was charged: it used so many tokens. nil: it came to nothing, and takes no request either. `beside`:
--- it used them beside what it was charged for, for an answer that is asked for again (repairs.lua).
+-- Settle what a task with limits was charged: it used `used` tokens. nil: it came to nothing, and takes no request either. `beside`:
+-- it used them in addition to what it was charged for, for an answer that is asked for again (repairs.lua).
 function settle_limits(t, used, beside)
   if used and not string.find(t.limits, ' %l[34] ') then return end -- no limit is one of tokens
   local tokens = string.match(t.limits, '(%d+) %l') or 0

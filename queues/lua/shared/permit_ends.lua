@@ -11,7 +11,7 @@ function permits.give_back(id, t, used, completed)
   return true
 end
 
--- End a task whose permit is out from outside, with this terminal event. What was let in goes on, so that its slot is taken until its
+-- End a task whose permit is out from outside, with this terminal event. A call that uses the permit continues, so its slot is taken until its
 -- end is reported or its time is over. Returns the event's id.
 function permits.end_out(id, t, state, kind, data, code)
   local permit = permits.read(t)

@@ -1,8 +1,8 @@
 -- Permits: the right to call an endpoint oneself, once, within a time. A task of type `permit` waits in its endpoint's line like any
 -- other. No worker runs it: any replica takes it (as the worker HOLDER), gives a permit out (issue_permit.lua) and forgets it. From then on
--- the store alone holds it, and nobody's death changes that: not used in time it fails, and its slot is free; used (use_permit.lua) it
--- keeps its slot until somebody reports its end (release_permit.lua) or its time is over.
--- Its request goes from the check through the proxy to the endpoint, which nobody sees: it has come there when its end is reported, and
+-- the store alone holds it, and no replica's death changes that: not used in time it fails, and its slot is free; used (use_permit.lua) it
+-- keeps its slot until its end is reported (release_permit.lua) or its time is over.
+-- Its request goes from the check through the proxy to the endpoint, out of sight: it has arrived when its end is reported, and
 -- is taken to have come after TRANSIT us.
 local permits = { HOLDER = 'permits', TRANSIT = 30000 }
 do

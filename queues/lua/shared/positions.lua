@@ -6,8 +6,8 @@
 local interval_of, learnt, blocked_by, NOWHERE, place
 do
 -- Mean ms between two departures of a lane: as measured; and as long as these are few, one more as it should be by how long tasks
--- of the model run and the lane's share of its slots. `waits`: somebody does, as far as the caller knows; where nobody waits
--- nobody leaves.
+-- of the model run and the lane's share of its slots. `waits`: a task does, as far as the caller knows; if none waits
+-- none leaves.
 function interval_of(q, m, drain, mean_ms, waits)
   local count, time
   if waits == nil then waits = call('EXISTS', keys.flows(q, m)) == 1 end
@@ -23,7 +23,7 @@ function interval_of(q, m, drain, mean_ms, waits)
   return (time + expected) / (count + 1)
 end
 
--- Whether enough is known of a lane to tell how long its tasks wait: some task of the model has completed, or a few have left the
+-- Whether enough is known of a lane to estimate how long its tasks wait: some task of the model has completed, or a few have left the
 -- lane while others waited. Where tokens are paced, how many a task takes must be known; a pace of requests, and windows, say it by
 -- themselves.
 function learnt(drain, mean_ms, rpm, tpm, mean_output, in_windows)
@@ -31,7 +31,7 @@ function learnt(drain, mean_ms, rpm, tpm, mean_output, in_windows)
   return rpm > 0 or in_windows or num(mean_ms) > 0 or read_drain(drain) >= 3
 end
 
--- Why no task of a lane can start, whatever ends before: 'model_paused' | 'queue_paused' | 'no_worker' nobody offers the model, of which
+-- Why no task of a lane can start, whatever ends before: 'model_paused' | 'queue_paused' | 'no_worker' no worker offers the model, and
 -- nothing runs | 'breaker_open' of all its upstreams; nil: one can. `paused`, `ups`: of the model, as stored.
 function blocked_by(q, m, paused, ups)
   if paused == '1' then return 'model_paused' end
@@ -47,7 +47,7 @@ end
 -- The place of a task that does not wait.
 NOWHERE = { 0, 0, 0, 0 }
 
--- A wait in ms as people are told it: two digits of it, by `round`.
+-- A wait in ms as it is shown: two digits of it, by `round`.
 local function in_two_digits(ms, round)
   local unit = 1
   while ms >= 100 * unit do unit = unit * 10 end
@@ -56,7 +56,7 @@ end
 
 local function nearest(value) return math.floor(value + 0.5) end
 
--- {position, wait, at least, at most} of the n-th to go. UNKNOWN: nothing has been learnt yet that tells how long, or none can start.
+-- {position, wait, at least, at most} of the n-th to go. UNKNOWN: too little has been learned yet, or none can start.
 local UNKNOWN = -1
 local SPREADS = 2
 local function place_of(n, interval, delay)
@@ -97,11 +97,11 @@ function place(id, t)
   if blocked_by(q, m, s[10], s[12]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   if not held and not learnt(s[2], s[3], num(s[5]), num(s[7]), s[9], s[13]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   local interval, delay = interval_of(q, m, s[2], s[3], in_line > 0), math.max(num(s[4]) - NOW, 0)
-  if num(s[5]) > 0 then -- no faster than the model's pace, of which the next instant is known
+  if num(s[5]) > 0 then -- no faster than the model's pace, whose next instant is known
     interval = math.max(interval, 60000 / num(s[5]))
     delay = math.max(num(s[4]) - NOW, num(s[6]) / 1000 - NOW - interval, 0 - interval)
   end
-  if num(s[7]) > 0 then -- nor than its pace by tokens, of which a task takes about so many
+  if num(s[7]) > 0 then -- nor than its pace by tokens, by the mean of a task
     interval = math.max(interval, 60000 * (num(t.input_tokens) + num(s[9])) / num(s[7]))
     delay = math.max(delay, num(s[8]) / 1000 - NOW - interval)
   end

@@ -1,7 +1,7 @@
 -- What has happened and SQL does not know yet: entries of the outbox, which a replica carries there (gateway/records/).
 local record_act, record_usage
 do
--- Write down what somebody did. `id` names it for good: when, us, and something that tells it from others. Returns it.
+-- Record an action for the audit log. `id`: when, us, and a mark that makes it unique. Returns it.
 function record_act(id, who, address, action, target, before, after)
   call('XADD', keys.outbox(), '*', 'audit', cmsgpack.pack({ id, who, address, action, target, before, after }))
   call('HSET', keys.pool(), 'acted', id)
@@ -12,7 +12,7 @@ end
 -- task with a price that, what it cost, and what was paid of it (credits.lua); of one with a route or a template those;
 -- of a chain's stage or part which that is (`stage`), and when the chain came into it, and the task is the chain. A task whose answer
 -- was repaired used what both took. Last, of one
--- that has ended with this, whether webhooks are told of that (`webhooks`).
+-- that has ended with this, whether webhooks get that (`webhooks`).
 local RECORDED = { 'ended_at', 'enqueued_at', 'granted_at', 'first_output_at', 'state', 'code', 'queue', 'type', 'user',
   'key_id', 'model', 'requested_model', 'worker', 'attempt', 'tries', 'request_id', 'traceparent', 'usage', 'price',
   'reserved_credits', 'route', 'template',
@@ -20,8 +20,8 @@ local RECORDED = { 'ended_at', 'enqueued_at', 'granted_at', 'first_output_at', '
 local TOLD = #RECORDED - 7
 
 -- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), with the code below, or
--- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for; or nobody
--- had the time to look at that, which many questions of his may bring about, too. Of a part that was cancelled as its chain (`chain`)
+-- because its time was over (a worker's own limit has the same code, and comes before), or its text does not match the schema; or the gateway
+-- had no time to check it, which the caller's many requests may cause, too. Of a part that was cancelled as its chain (`chain`)
 -- ended, that end counts.
 local AS_CALLERS_LIKE = { OUTPUT_TOO_LARGE = true, NOT_CHECKED = true }
 local function as_callers_like(id, entry, pa)
@@ -40,7 +40,7 @@ local function as_callers_like(id, entry, pa)
 end
 
 -- What a task of this entry costs: its price, if it completed; what was used until then, if it ended after its first output and its
--- caller may have had that end in his hands; else nothing. Where then nobody says what was used, what it was held (`most`; nil:
+-- caller may have caused that end; else nothing. If then no usage is reported, what it was held (`most`; nil:
 -- nothing) is paid. `before`: what an answer cost that was repaired; `pa`: of a part its chain.
 local function cost_of_entry(id, entry, pc, most, used, before, pa)
   local first_output, state = entry[4], entry[5]
@@ -54,7 +54,7 @@ local function cost_of_entry(id, entry, pc, most, used, before, pa)
 end
 
 -- Record a task that has ended and holds no slot any more: once per task. So here it is paid for. `used`: tokens of input and of output,
--- -1 unknown, and what else is known of them, as texts; nil: nobody says. `t`: its record as it is now. `done`: a stage of a chain is completed, and the chain goes
+-- -1 unknown, and what else is known of them, as texts; nil: not reported. `t`: its record as it is now. `done`: a stage of a chain is completed, and the chain goes
 -- on: it is paid when it ends, for all its stages.
 function record_usage(id, t, used, done)
   local entry = {}

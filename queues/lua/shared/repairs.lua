@@ -1,19 +1,19 @@
--- A finished answer that does not match its schema may be asked for again, once a task, while nobody has seen any of it: the task
--- goes back with a payload that tells the model what was wrong. Its field `repair` says 1 while that may be, and from then on 2, what the
+-- A finished answer that does not match its schema may be asked for again, once a task, while no reader has seen any of it: the task
+-- goes back with a payload that names the error to the model. Its field `repair` says 1 while that may be, and from then on 2, what the
 -- first answer used (input, output, cached, reasoning, 1: estimated), and what that cost.
 --
 -- The first answer is charged as it goes back: to the shares, to the pace of its model, to the limits of tokens. What is charged
--- behind it is the next answer's alone. Usage record and ledger tell the sum.
+-- behind it is the next answer's alone. Usage record and ledger have the sum.
 local repairs = {}
 
--- What the last attempt of a task used: what its worker says at the end; else what was told before (`usage`).
+-- What the last attempt of a task used: what its worker reports at the end; else what was recorded before (`usage`).
 function repairs.used_at_last(used, us)
   used = used or { '-1', '-1', '' }
   if not us or num(used[1]) >= 0 or num(used[2]) >= 0 then return used end
   return { string.match(us, '^(%S*) (%S*) (.*)$') }
 end
 
--- Let what an attempt used be what a task of this field has used; what the ends of two attempts tell is texts, -1: unknown.
+-- Let what an attempt used be what a task of this field has used; the ends of attempts have texts, -1: unknown.
 -- Returns that, and what the first one cost.
 function repairs.used_in_all(rp, used)
   local input, output, cached, reasoning, estimated, cost = string.match(rp or '', '^2 (%d+) (%d+) (%S+) (%S+) (%d) (%d+)$')

@@ -16,11 +16,11 @@ end
 
 -- Close the books on a running attempt and put its task back to its old place, or end it.
 -- `cause`: 'lost' (the worker is gone), 'failed' (a retry may help), 'falls' (only another model may help), 'declined' (which costs
--- no try) or 'repair' (likewise: its answer is asked for again, with `repair`, the `payload` for that and what it `used`). `begun`: the worker had
+-- no try) or 'repair' (which costs none either: its answer is asked for again, with `repair`, the `payload` for that and what it `used`). `begun`: the worker had
 -- begun, although no renewal said so. `failures`: rest and code of the ends it may come to, {lost, no_worker, timeout};
 -- `nonce` names the call, if it may be repeated; `who` the worker that was lost: two different ones end the task; `held`: its
 -- model is held; `alone_until`: it stands aside until then. A task ends after 100 attempts anyhow, and after 1,000 if its provider refuses them: each is an event of its log.
--- A task of one try (`max_tries`) ends with its worker, also with one of which nobody has heard that it began.
+-- A task of one try (`max_tries`) ends with its worker, also if it is not known that the worker began.
 -- Returns 'queued' | 'ended', and the terminal event's id, kind and data.
 local function put_back(id, t, why, cause, begun, failures, nonce, who, held, alone_until, repair)
   release(id, t)
@@ -41,7 +41,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
   elseif t.first_output_at or num(t.attempt) - num(t.attempts_before) >= (held and 1000 or 100) then
     give_up = failures.lost
   elseif cause ~= 'declined' and not repair and (t.begun or t.max_tries == '1') then
-    -- of one try nobody knows how far its worker has come
+    -- of one try it is unknown how far its worker has come
     if t.max_tries == '1' or num(t.tries) >= num(t.max_tries or '3') then give_up = failures.lost end
     if cause == 'lost' and (who or '') ~= '' then
       if t.last_lost and t.last_lost ~= who then give_up = failures.lost end
@@ -101,7 +101,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
   local aside_until = alone_until or (held and name_held_until(t))
   if aside_until then
     stand_aside(id, t, aside_until)
-  elseif t.requested_model and scheduled_as(t.requested_model) == t.requested_model then -- somebody offers it by its name now
+  elseif t.requested_model and scheduled_as(t.requested_model) == t.requested_model then -- a worker offers it by its name now
     enqueue_by_name(id, t)
   else
     enqueue(id, t)

@@ -6,7 +6,7 @@ function split(field) return string.match(field, '^([qm]):(.*):([%w_]+)$') end
 
 function hash_of(kind, name) return kind == 'q' and keys.queue(name) or keys.model(name) end
 
--- Another unit of cost: tags of the old one mean nothing in it. Virtual time begins anew for all lanes and flows of the model,
+-- Another unit of cost: tags of the old one mean nothing in it. Virtual time begins again for all lanes and flows of the model,
 -- and what runs is charged in the new unit when it ends.
 local function begin_anew(model)
   local hash = keys.model(model)
@@ -76,8 +76,8 @@ function any(values)
   return false
 end
 
--- Bring a model in line with the settings that hold now: the mark by which scripts know that it has rules beside weights and a
--- limit, what these count; unpark and wake whoever may start. Returns whether there may be more to unpark.
+-- Bring a model in line with the settings that hold now: the mark by which scripts know that it has rules besides weights and a
+-- limit, what these count; unpark and wake what may start. Returns whether there may be more to unpark.
 local MAX_UNPARKED = 1000
 local function apply_rules(model, queues, strict)
   local hash = keys.model(model)
@@ -87,7 +87,7 @@ local function apply_rules(model, queues, strict)
   if rules or call('HEXISTS', hash, 'rules') == 1 then call('HSET', hash, 'rules', rules and '1' or '0') end
   if rules or strict then count_running(model) end
   local more = false
-  for _, q in ipairs(queues) do -- (where no rule is left, nobody looks at h:queue any more)
+  for _, q in ipairs(queues) do -- (where no rule is left, no script reads `lane_skipped` any more)
     if call('HDEL', hash, 'lane_skipped:' .. q) == 1 and call('ZSCORE', keys.lanes(model), q) then lift_lane(q, model) end
     local parked = keys.parked(q, model)
     local users = call('ZRANGE', parked, '0', MAX_UNPARKED - 1)
@@ -98,7 +98,7 @@ local function apply_rules(model, queues, strict)
   return more
 end
 
--- Go on bringing models in line, after a change that concerns all of them; about `most` of them now.
+-- Continue to bring models in line after a change that concerns all of them; about `most` of them now.
 function go_on_ruling(most)
   local cursor = call('HGET', keys.pool(), 'ruling')
   if not cursor then return end
@@ -115,7 +115,7 @@ function go_on_ruling(most)
 end
 
 -- Settings of these models have changed, and of queues: keep the marks and counts that follow from them. What follows for very
--- many other models, the sweep goes on with.
+-- many other models, the sweep continues with.
 local MAX_PER_STEP = 500
 function rules_changed(models, of_queues)
   local strict, before = false, call('HGET', keys.pool(), 'strict') == '1'

@@ -1,7 +1,7 @@
 -- Stages of chains begin and end (chains.lua): a chain's task, which stands in no line then and holds no slot, enters the line of its
 -- next stage's model, or its parts do; with a chain its parts end, and with a part that comes to nothing its chain.
 do
--- Fields of a record that say what a stage is, and those that tell of its attempts: another stage has its own.
+-- Fields of a record that say what a stage is, and those of its attempts: another stage has its own.
 local OF_STAGE = { 'type', 'route', 'template', 'input_tokens', 'max_input', 'max_output', 'answers', 'run_limit', 'stream',
   'model_omitted', 'schema', 'repair', 'price', 'fallbacks', 'fallback_after' }
 local OF_ATTEMPTS = { 'requested_model', 'fallback_history', 'tries', 'first_output_at', 'history', 'throttled', 'last_lost',
@@ -13,7 +13,7 @@ local OF_PART = { 'queue', 'model', 'requested_model', 'user', 'key_id', 'order'
   'price', 'fallbacks', 'fallback_after' }
 local KEPT = '60000' -- of a part, behind its end, ms: for operators, and for who repeats a call
 
--- Parts as they are told: of each its payload, its input as estimated, and the most that may be.
+-- Parts as arguments: of each its payload, its input as estimated, and the most that may be.
 local function read_parts(args, first, last)
   local parts = {}
   for i = first, last, 3 do
@@ -23,7 +23,7 @@ local function read_parts(args, first, last)
   return parts
 end
 
--- What submit is told of a chain: which stage is the first (its number and name), of how many, the plan, what is needed for reading, the
+-- The arguments of submit for a chain: which stage is the first (its number and name), of how many, the plan, what is needed for reading, the
 -- request as it came ('': as its payload is), what the later stages may cost, how long a part's slot may stay `stopping`, the queues of
 -- later stages, a line each, and the parts.
 function chains.read_start(args, first, last)
@@ -61,7 +61,7 @@ end
 
 function chains.bytes_at_start(start, payload) return sizes_of(payload, start.parts, start.bytes) end
 
--- The most that a stage may cost, by the prices of its task and of those that it may go on to; of each part by itself (`max_cost`).
+-- The most that a stage may cost, by the prices of its task and of its fallback models; of each part by itself (`max_cost`).
 function chains.most_cost(t, parts, top, costs)
   local function most(one)
     local price = 0
@@ -134,7 +134,7 @@ local function leave_stage(id, t)
   t.stage_entered_at, t.attempts_before, t.mean = NOW_TEXT, t.attempt or '0', nil
 end
 
--- What `advance` is told of the next stage, behind 'entry' in its arguments.
+-- The arguments of `advance_chain` for the next stage, behind 'entry' in its arguments.
 function chains.read_entry(args, at)
   local number, name, model, queue, payload, wait_ms, quota, reserve, count = unpack(args, at, at + 8)
   local first_field = at + 9 + 3 * count
@@ -150,7 +150,7 @@ function chains.read_entry(args, at)
   return entry
 end
 
--- What it would be to enter a stage: its fields, and those of its model, with another one where its own starts nothing. nil: nobody
+-- What entering a stage would be: its fields, and those of its model, or of a fallback if its own starts nothing. nil: no worker
 -- offers any. Changes nothing.
 local function plan_entry(entry)
   local asked, s = entry.model, {}
@@ -259,7 +259,7 @@ function chains.beside()
   return told
 end
 
--- A chain has ended: what was needed to go on is forgotten.
+-- A chain has ended: what was needed to continue is removed.
 function chains.forget_plan(id, t)
   local key = keys.chain(id)
   local by = num(call('HGET', key, 'stored_bytes'))

@@ -11,14 +11,14 @@ local upstreams = {}
 do
 local FAILURES, WINDOW, OPEN = 5, 60000, 5000 -- where the model sets none: how many, in which time (ms), open for so long (ms)
 local MAX_OPEN = 60000 -- it is never open for longer, unless OPEN is set to more
-local PROBES = 2 -- at a time; and so many have to go well
+local PROBES = 2 -- at a time; and as many have to succeed
 local KEPT = 100 -- outcomes
-local MOST = 1000 -- upstreams of models of which anything is remembered
-local MAX_OF_MODEL = 100 -- likewise, of one model: its workers choose their names
+local MOST = 1000 -- upstreams with a stored state
+local MAX_OF_MODEL = 100 -- the same for one model: its workers choose their names
 local MAX_LOOKED_AT = 256 -- of one model, over all replicas
 local MAX_HELD, UNTRIED = 3600000, 3600000
 
--- Where the upstreams of a model stand among those of which something is remembered.
+-- Where the upstreams of a model are among those with a stored state.
 local function span_of(m) return '[' .. m .. '\n', '(' .. m .. '\v' end
 
 -- Begin to remember something of an upstream (`bars`: not only outcomes); false: there are too many of them.
@@ -32,7 +32,7 @@ local function mark(m, up, bars)
   return true
 end
 
--- Tell the replicas with workers for the model what became of a breaker; `by` is the one that writes it into its log.
+-- Publish the change of a breaker to the replicas with workers for the model; `by` is the one that writes it into its log.
 local function announce(m, up, what, why, ms, by)
   local message = 'breaker\n' .. table.concat({ what, whole(ms), by or '', why, m, up }, '\n')
   local told = {}
@@ -112,7 +112,7 @@ local function count_outcomes(list)
   return number, failures
 end
 
--- Whether a failure tells that the upstream works (true), or that it does not; nil: neither. An answer that cannot be read is its own
+-- Whether a failure shows that the upstream works (true), or that it does not; nil: neither. An answer that cannot be read is its own
 -- fault, but where it had to match something: then it may be the model's.
 function upstreams.told_by(id, code)
   if code == 'JSON_PARSE_FAILED' then return call('HEXISTS', keys.task(id), 'schema') == 1 end
@@ -121,7 +121,7 @@ function upstreams.told_by(id, code)
   return nil
 end
 
--- An attempt of a task has come to something that tells how its upstream is: `good`, or why not. `books`: as `read_books` gives them,
+-- An attempt of a task has an outcome that shows how its upstream is: `good`, or why not. `books`: as `read_books` gives them,
 -- where something went well: most of the time there is nothing to remember then.
 function upstreams.note(t, good, why, books)
   local m, up = t.model, t.upstream or ''
@@ -161,7 +161,7 @@ function upstreams.note(t, good, why, books)
 end
 
 -- A probe has its first output: it need not end for that its upstream works. What fails it later counts all the same.
--- Returns the model of which another may start now, if so.
+-- Returns the model, as another task of it may start now.
 function upstreams.answers(id)
   local t = load(id)
   upstreams.note(t, true, '')
@@ -178,7 +178,7 @@ end
 
 function upstreams.end_probe(id, t) call('SREM', keys.probes(t.model, t.upstream or ''), id) end
 
--- Nothing of a model starts through an upstream for so many ms: its provider said so. False: there are too many of them.
+-- Nothing of a model starts through an upstream for `ms`: its provider asked for that. False: there are too many of them.
 function upstreams.hold(m, up, ms)
   if not mark(m, up, true) then return false end
   local held = num(call('HGET', keys.upstream(m, up), 'cooldown_until'))
@@ -216,7 +216,7 @@ local function mark_anew(m)
   end
 end
 
--- Forget what tells nothing any more, of a hundred upstreams: a breaker that nobody has probed for an hour, too.
+-- Remove what is outdated, of a hundred upstreams: also a breaker that was not probed for an hour.
 function upstreams.tidy()
   local anew = {}
   for _, member in ipairs(call('ZRANDMEMBER', keys.upstreams(), '100') or {}) do

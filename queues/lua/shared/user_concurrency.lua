@@ -1,13 +1,13 @@
 local running_limits, subject_at_limit, park_at_limit, unpark_next, unpark_for
 do
--- How many tasks of a key, or of one user of a delegating key, may run at once, over all models (limits.lua says what a subject is).
+-- How many tasks of a key, or of one user of a delegating key, may run at a time, over all models (limits.lua says what a subject is).
 --
 -- Who runs as many is not refused but held: each of its flows is parked when its turn comes, and stands in a line of those that are
 -- held in that lane. When a task of the subject ends, the first of each such line comes back, but where one that came back before is
--- in line still and has the smaller tag: so which of them goes on is for the lanes' and flows' tags to say, as ever, and the others
+-- in line still and has the smaller tag: so the tags of lanes and flows decide which of them continues, as always, and the others
 -- are parked again when it is their turn. Whenever one that came back leaves its line, served or not, the next follows while the
 -- subject may run more. A held subject runs tasks, so one of them will end; the sweep looks all the same, once a second.
-local MAX_LANES = 64 -- in one step: the sweep goes on
+local MAX_LANES = 64 -- in one step: the sweep continues
 
 -- The subjects that a task counts for when it runs: {{subject, how many may}, …}.
 function running_limits(t)
@@ -20,7 +20,7 @@ function running_limits(t)
   return limits
 end
 
--- The first of them of which as many run as may; nil: one more may run.
+-- The first of them that runs as many as it may; nil: one more may run.
 function subject_at_limit(limits)
   for _, of in ipairs(limits) do
     if call('SCARD', keys.runs(of[1])) >= of[2] then return of end
@@ -55,7 +55,7 @@ function unpark_next(subject, here)
   end
 end
 
--- The same for all whom a task counts for when it runs.
+-- The same for all subjects that a running task counts for.
 function unpark_for(t, here)
   if not t.limits then return end
   for _, of in ipairs(running_limits(t)) do unpark_next(of[1], here) end

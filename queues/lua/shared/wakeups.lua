@@ -1,4 +1,4 @@
--- Wake one idle replica for `model`, of which something can start. It takes for all its free slots and wakes the next. A
+-- Wake one idle replica for `model`, which can start something. It takes for all its free slots and wakes the next. A
 -- replica that is gone receives nothing: the next is tried. `q`: the lane that starts a task next, if not the first.
 local function wake_one(model, q)
   if permits.is_next(model, q) then return permits.wake(model) end
@@ -27,7 +27,7 @@ local function wake_elsewhere(t)
   end
 end
 
--- The model as which a task is scheduled that asks for `name`; nil: nobody has workers for it. A name that no worker offers and
+-- The model as which a task is scheduled that asks for `name`; nil: there is no worker for it. A name that no worker offers and
 -- that is not configured shares the line of '*', which workers of every model serve: names cost nothing to invent. `named`: the
 -- task comes with the slot of a worker that offers it.
 local function scheduled_as(name, named)

@@ -1,4 +1,4 @@
--- Windows of a model (field `windows`, `50/1s, 1000/1m`): its target sees at most so many requests within any such time, wherever one
+-- Windows of a model (field `windows`, `50/1s, 1000/1m`): its target sees at most this number of requests within any such time, wherever one
 -- begins to count, over all replicas and workers.
 --
 -- An attempt counts from its grant until its request is known to have left, or its end is, and a window longer. As long as neither
@@ -27,7 +27,7 @@ end)
 
 local function member(id, epoch) return id .. ':' .. epoch end
 
--- The earliest instant (us) at which the n-th task from now may start; 0: now. And whether that hangs on one of which it is not
+-- The earliest instant (us) at which the n-th task from now may start; 0: now. And whether that depends on one whose departure is not
 -- known yet: then it is no earlier.
 function windows.free_at(model, text, n)
   local key, at, open = keys.windows(model), 0, false
@@ -56,7 +56,7 @@ function windows.begin(model, text, id, epoch)
   call('PEXPIRE', key, whole(longest / 1000 + DAY))
 end
 
--- The request of an attempt has left by now, or will have come in so many us (`later`), unless its end is known before; `over`: the
+-- The request of an attempt has left by now, or will arrive in `later` us, unless its end is known before; `over`: the
 -- attempt has ended, which says nothing new where that was known. Nothing, if the attempt does not count.
 function windows.note(model, id, epoch, over, later)
   if over then

@@ -1,4 +1,4 @@
-"""Tool calls of which one is open at a time, out of deltas that may take turns. Pure."""
+"""Tool calls, one open at a time, out of deltas that may take turns. Pure."""
 
 import bisect
 import re
@@ -23,7 +23,7 @@ class Begin(NamedTuple):
 
 
 class More(NamedTuple):
-    """Its arguments go on; a JSON string."""
+    """More of its arguments; a JSON string."""
 
     arguments: bytes
 

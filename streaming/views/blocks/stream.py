@@ -1,4 +1,4 @@
-"""A stream that tells an answer in blocks: thoughts, texts, calls."""
+"""A stream of an answer in blocks: thoughts, texts, calls."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from fairlane.streaming.views.task import TaskInfo
 class BlockStreamView(ABC):
     """Events of such a stream from all events of a task in order; subclasses say what a block looks like.
 
-    Each block is whole before the next one begins. Of several choices the first is told. After the end, `ended` is true and every
+    Each block is whole before the next one begins. The first choice is shown. After the end, `ended` is true and every
     event is ignored.
     """
 
@@ -29,7 +29,7 @@ class BlockStreamView(ABC):
         self._info = info
         self._latest_usage: bytes | None = None
         self._open = ""
-        """What the open block is: text, refusal, thinking, tool, or what a subclass has beside."""
+        """What the open block is: text, refusal, thinking, tool, or another kind of a subclass."""
         self._calls: CallBlocks | None = None
         """Once there is one: many streams wait, and few call."""
         self._thought = self._content = self._called = self._refused = False
@@ -148,5 +148,5 @@ class BlockStreamView(ABC):
 
 
 def first_of(choices: list[Choice]) -> Choice:
-    """The choice that is told."""
+    """The choice that is shown."""
     return next((choice for choice in choices if choice.index == 0), Choice(0))

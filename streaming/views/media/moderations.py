@@ -21,8 +21,6 @@ class ModerationBodyView(MediaBodyView):
         if kind_of(told.get("id")) == kind_of(told.get("model")) == '"' and not self.info.has_fallback:
             return JSON, result or b""
         told = own | {name: value for name, value in told.items() if kind_of(value)}
-        if (
-            self.info.has_fallback
-        ):  # its caller named a route: which model answered is told by the name that it has here
+        if self.info.has_fallback:  # its caller named a route: the answer has the gateway's name of the model
             told["model"] = own["model"]
         return JSON, join_object(told.items())

@@ -35,7 +35,7 @@ _NOT = "not with audio as base64"
 
 
 class CutShort(Exception):
-    """An answer of bytes has begun and cannot go on: its connection is to be cut, as nothing else tells its client."""
+    """An answer of bytes has begun and cannot continue: its connection is closed, as there is no other way to report that."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class CutShort(Exception):
 
 
 class SpeechBytesView:
-    """The bytes of speech as they come. A failure before the first of them is told by a status; after it, by the connection's
+    """The bytes of speech as they come. A failure before the first of them is reported by a status; after it, by the connection's
     end: raises CutShort. Of a result that is no audio it raises ResultShapeError."""
 
     silence = b""
@@ -90,7 +90,7 @@ class SpeechBytesView:
 
     @staticmethod
     def failed(message: str, code: str) -> bytes:
-        """How it ends beside its task's log."""
+        """How it ends independently of its task's log."""
         raise CutShort(message, code)
 
 

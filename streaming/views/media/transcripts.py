@@ -46,7 +46,7 @@ _string = msgspec.json.Decoder(str)
 
 
 class TranscriptBodyView(MediaBodyView):
-    """The transcript of a completed task. Raises ResultShapeError for a result that cannot be told in the asked format."""
+    """The transcript of a completed task. Raises ResultShapeError for a result that has not the requested format."""
 
     def __init__(self, info: TaskInfo, response_format: str = "json") -> None:
         super().__init__(info)
@@ -139,7 +139,7 @@ def _time(seconds: float, point: str) -> str:
 
 def _segments_of(raw: bytes | None) -> list[_Segment]:
     if kind_of(raw) != "[":
-        raise ResultShapeError("The worker answered without segments, of which subtitles are made")
+        raise ResultShapeError("The worker answered without segments, which subtitles need")
     try:
         segments = _segments.decode(raw or b"")
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

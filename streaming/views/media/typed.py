@@ -102,7 +102,7 @@ def frame(kind: bytes, pairs: list[tuple[str, bytes]]) -> bytes:
 
 
 def media_usage(raw: bytes | None) -> bytes | None:
-    """A usage object as OpenAI tells it of audio and images: `tokens` with their number, or `duration` with `seconds`; None where
+    """A usage object as OpenAI has it for audio and images: `tokens` with their number, or `duration` with `seconds`; None where
     neither is known. Further members stay."""
     found = members(raw)
     if not found:

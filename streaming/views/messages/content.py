@@ -27,7 +27,7 @@ STOP_REASONS = {
 OWN_REASONS = frozenset(
     {*STOP_REASONS.values(), "stop_sequence", "pause_turn", "model_context_window_exceeded"}
 )
-"""Anthropic's, which an upstream of theirs tells as its own word (`native_finish_reason`)."""
+"""Anthropic's, which their upstream sends as its own word (`native_finish_reason`)."""
 WHY = ("native_finish_reason", "stop_reason")
 """Members of a choice that say why it ended: Anthropic's own word, and the stop sequence that was met."""
 _MAX_ID = 256
@@ -46,8 +46,8 @@ def own_id(told: bytes | None) -> bytes | None:
 def why_ended(
     finish: bytes | None, told: Mapping[str, bytes], *, called: bool, refused: bool
 ) -> tuple[bytes, bytes]:
-    """`stop_reason` and `stop_sequence`: as an upstream of Anthropic's said it, else by the finish reason. Who called tools waits
-    for their results, and so it is told, also where the server says `stop`."""
+    """`stop_reason` and `stop_sequence`: as an upstream of Anthropic's said it, else by the finish reason. Calls of tools
+    are the reason also if the server says `stop`."""
     sequence = string_or_none(told.get("stop_reason"))
     own = _said(told.get("native_finish_reason"))
     reason = own if own in OWN_REASONS else STOP_REASONS.get(_said(finish) or "stop", "end_turn")
@@ -84,7 +84,7 @@ def blocks_of(choice: Choice) -> list[dict[str, bytes]]:
 
 
 def _thoughts(choice: Choice) -> list[dict[str, bytes]]:
-    """Signed as they were told, if they are all that was thought."""
+    """Signed as they came, if they are all that was thought."""
     told = [members(raw) or {} for raw in thoughts_of(choice.message)]
     blocks, texts = [], []
     for thought in told:
@@ -98,7 +98,7 @@ def _thoughts(choice: Choice) -> list[dict[str, bytes]]:
                 {"type": b'"thinking"', "thinking": one_line(text), "signature": one_line(signature)}
             )
     reasoning = choice.reasoning
-    if texts == [""] and reasoning is not None:  # told as its signature alone
+    if texts == [""] and reasoning is not None:  # its signature alone was sent
         return [
             {**block, "thinking": one_line(reasoning)} if "signature" in block else block for block in blocks
         ]
@@ -109,7 +109,7 @@ def _thoughts(choice: Choice) -> list[dict[str, bytes]]:
 
 
 def _input(arguments: bytes | None) -> bytes:
-    """The arguments of a call, which must be an object here: a text that is none is told as one with the member `arguments`."""
+    """The arguments of a call, which must be an object here: a text that is none becomes one with the member `arguments`."""
     if arguments is None or not kind_of(arguments):
         return b"{}"
     text = _said(arguments)

@@ -1,8 +1,8 @@
 """Anthropic's Messages: the stream of events, and the message.
 
 Chunks of reasoning are thinking blocks, texts (a refusal too) text blocks, tool calls `tool_use` blocks. Thoughts that a worker
-told as Anthropic does, in `thinking_blocks` of its extra members, have their signatures; others an empty one. Of several choices
-the first is told.
+sends as Anthropic does, in `thinking_blocks` of its extra members, have their signatures; others an empty one. Of several choices
+the first is shown.
 """
 
 from collections.abc import Mapping
@@ -42,9 +42,9 @@ class MessagesStreamView(BlockStreamView):
     """
 
     silence = b'event: ping\ndata: {"type":"ping"}\n\n'
-    """What says that the stream goes on."""
+    """What is sent to keep the stream alive."""
     place_every_s = 0.0
-    """How often a new place is told at most."""
+    """Seconds between two events with a new place, at least."""
 
     def __init__(self, info: TaskInfo) -> None:
         super().__init__(info)
@@ -61,7 +61,7 @@ class MessagesStreamView(BlockStreamView):
         return b""
 
     def queue_chunk(self, place: Place) -> bytes:
-        """An event for a stream that waits: tells its place, keeps clients from giving up."""
+        """An event for a stream that waits: shows its place and keeps clients from giving up."""
         return b'event: ping\ndata: {"type":"ping","fairlane":{"queuePosition":%d,%b}}\n\n' % (
             place.position,
             wait_members(place),
@@ -232,7 +232,7 @@ class MessagesBodyView(ResultView):
 
 
 def error_body(message: str, code: str, request_id: str | None = None, status: int | None = None) -> bytes:
-    """Anthropic's error object for a failure code; `status`: what it is told by, if not by that of the code."""
+    """Anthropic's error object for a failure code; `status`: the HTTP status, if not that of the code."""
     row = failure_row(code)
     error = b'{"type":"error","error":{"type":"%b","message":%b,"details":{"error_code":%b}}' % (
         anthropic_kind(status or row.openai).encode(),

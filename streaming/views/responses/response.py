@@ -60,7 +60,7 @@ class Ended:
 
 
 def _error(sentence: str, code: str) -> bytes:
-    """Why a response failed: OpenAI's word for it, and beside it the code that all surfaces tell."""
+    """Why a response failed: OpenAI's word for it, and the code that all APIs return."""
     row = failure_row(code)
     return b'{"code":"%b","message":%b,"error_code":%b}' % (
         _CODES.get(row.openai, b"server_error"),
@@ -70,7 +70,7 @@ def _error(sentence: str, code: str) -> bytes:
 
 
 def is_summarised(echo: bytes) -> bool:
-    """Whether thoughts are told as their summary."""
+    """Whether thoughts are shown as their summary."""
     thinking = members((members(echo) or {}).get("reasoning")) or {}
     return string_or_none(thinking.get("summary")) is not None
 

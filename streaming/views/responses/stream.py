@@ -40,18 +40,18 @@ class _Item:
 class ResponsesStreamView(BlockStreamView):
     """Events of a Responses stream from all events of a task in order.
 
-    The sequence number of each event is a function of the log, dense from 0, whoever reads it and whenever:
+    The sequence number of each event is a function of the log, dense from 0, the same for each reader at any time:
     `response.created` (0), `response.queued` (1), `response.in_progress` (2) with the log's first `start`, then the items, each
     whole before the next one begins, and the end, behind which `[DONE]` comes. Of these only those behind `starting_after` are
     drawn. The first two are drawn by `open`, or with what comes next. A failure and a cancellation end the stream with
-    `response.failed`, lost events with an `error` event, as the response goes on. After the end, `ended` is true and every event
-    is ignored. A worker's result is shown where its chunks showed no content.
+    `response.failed`, lost events with an `error` event, as the response continues. After the end, `ended` is true and all events
+    are ignored. A worker's result is shown where its chunks showed no content.
     """
 
     silence = KEEPALIVE
-    """What says that the stream goes on."""
+    """What is sent to keep the stream alive."""
     place_every_s = 5.0
-    """How often a new place is told at most: with all that a response repeats."""
+    """Seconds between two events with a new place, at least: each repeats the response."""
 
     def __init__(self, info: TaskInfo, echo: bytes, *, starting_after: int = -1) -> None:
         super().__init__(info)
@@ -71,10 +71,10 @@ class ResponsesStreamView(BlockStreamView):
         self._lead = (b"", b"")
         """What stands before the number of each delta of the open part, and between it and the delta."""
         self._sealed = False
-        """Signed thoughts were told."""
+        """Signed thoughts were shown."""
 
     def open(self) -> bytes:
-        """What stands before everything else, as soon as somebody is to see it; nothing a second time."""
+        """The first events, when a reader is to see them; nothing a second time."""
         if self._opened:
             return b""
         self._opened = True
@@ -91,8 +91,10 @@ class ResponsesStreamView(BlockStreamView):
         return self.open() + _frame(b"response.queued", _QUEUED, told_place)
 
     def failed(self, message: str, code: str) -> bytes:
-        """The end of a stream that fails beside its task's log: an `error` event. The response may go on, so it has the number of
-        the last event before it: who resumes behind that misses nothing."""
+        """The end of a stream that fails independently of its task's log: an `error` event.
+
+        The response may continue, so the event has the number of the last one before it: a reader that resumes there misses nothing.
+        """
         body = error_body(message, code)
         error = members((members(body) or {}).get("error")) or {}
         pairs = b'"code":%b,"message":%b,"param":null,%b' % (
@@ -324,7 +326,7 @@ class ResponsesStreamView(BlockStreamView):
         return frames + self._event(name, self._object(self._info, ended, usage)) + DONE
 
     def _whole(self, choice: Choice) -> bytes:
-        """What a result says that the chunks did not. Why it ended, it tells alone."""
+        """What a result says that the chunks did not. The reason of its end is the result's alone."""
         self._finish = choice.finish
         if self._content:
             return b""

@@ -1,7 +1,7 @@
-"""Thoughts that must come back as they were told, in a reasoning item's `encrypted_content`. Pure.
+"""Thoughts that must come back unchanged, in a reasoning item's `encrypted_content`. Pure.
 
 Anthropic's models sign what they think, and want it back in a loop of tools. A Responses client keeps `encrypted_content` without
-reading it, so it is where this stands: packed, not secret, as the thoughts beside it are not.
+reading it, so it is where this stands: packed, not secret, as the readable thoughts are not.
 """
 
 import base64
