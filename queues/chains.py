@@ -54,8 +54,6 @@ class ChainStart:
     """What the archive is to have as its request, if it keeps requests (`TaskSpec.archive_request`)."""
     reserve: int = 0
     """What the later stages may cost, micro-credits, as far as that is known: reserved together with the cost of the first."""
-    queues: Sequence[str] = ()
-    """Those that later stages may wait in. It is refused while as many tasks of its user wait in one as that holds."""
 
 
 @dataclass(slots=True)

@@ -263,8 +263,6 @@ MODEL = {
     "lane_skipped:{queue}": "1: the lane had to stand back for a rule",
     "waiting:{queue}": "waiting tasks",
     "drain:{queue}": "departures from the lane while some waited: their number, the ms they took, when the last was; packed",
-    "failures:{queue}": "departures that came to nothing: their number, how often their user changed, when the last was, "
-    "whose; packed",
     "charged:{queue}": "cost charged so far: tokens, requests or ms of slots",
 }
 """Fields of a model's hash; the first are settings, absent where nothing is set."""

@@ -1030,7 +1030,7 @@ def _start_of(chain: ChainStart | None, limits: Limits) -> list[Arg]:
     if chain is None:
         return [0]
     args: list[Arg] = [*chain.stage, chain.of, chain.plan, chain.head, chain.request, chain.reserve]
-    args += [limits.stop_grace_ms, "\n".join(chain.queues)]
+    args.append(limits.stop_grace_ms)
     args.extend(_parts_of(chain.parts))
     return [len(args), *args]
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from fairlane.streaming.events import CHUNK_KINDS, TEXT_KINDS
 from fairlane.streaming.jsontext import json_string, one_line
 
-MAX_OBJECTS = 1024
-"""In one piece, behind which nothing more is joined."""
 _MAY_WAIT = TEXT_KINDS | {"tool"}
 
 
@@ -41,14 +39,12 @@ class _TextRun:
 class _RawRun:
     """Adjacent lists of tool call deltas of one choice, or one other JSON value."""
 
-    __slots__ = ("index", "kind", "objects", "parts")
+    __slots__ = ("index", "kind", "parts")
 
     def __init__(self, index: int, kind: str, delta: bytes) -> None:
         self.index = index
         self.kind = kind
         self.parts = [delta]
-        self.objects = delta.count(b"{")
-        """At least as many as there are; a reader of the piece separates them."""
 
     def piece(self) -> Piece:
         if len(self.parts) == 1:
@@ -112,10 +108,8 @@ class Coalescer:
                 and last.index == index
                 and last.parts[0].startswith(b"[")
                 and value.startswith(b"[")
-                and last.objects < MAX_OBJECTS
             ):
                 last.parts.append(value)
-                last.objects += value.count(b"{")
             else:
                 self.runs.append(_RawRun(index, kind, value))
                 self.begun += 1

@@ -31,8 +31,6 @@ REFILL_EVENTS = 512
 """Acknowledged events kept to refill a log whose end was lost with a crash of Redis."""
 MAX_UNSENT_BYTES = 8 << 20
 """Output that may wait while Redis does not answer."""
-MAX_UNSENT_EVENTS = 10_000
-"""Events that may wait to be sent. An event costs Redis some 10 us, however short it is."""
 EARLIER_EVENT_BYTES = 512
 """What each event of earlier attempts counts, in the middle: their sizes are not known any more, and none was output."""
 WITHHELD_CHARS = 16_384
@@ -357,15 +355,12 @@ class TaskWriter:
             self._ready.append((kind, data))
 
     def _wait(self, size: int) -> None:
-        """Count what waits to be sent: bytes while Redis does not answer, events always."""
+        """Count the bytes that wait to be sent, which are bounded while Redis does not answer."""
         if self._withheld is None and not self._muted:
             self._unsent += size
-        waiting = len(self._coalescer.runs)
-        if waiting >= CALL_EVENTS:  # so that they count for what the log may take
+        if len(self._coalescer.runs) >= CALL_EVENTS:  # so that they count for what the log may take
             self._collect()
-            waiting = 0
-        too_many = len(self._ready) + waiting > MAX_UNSENT_EVENTS
-        if too_many or (self._unsent > MAX_UNSENT_BYTES and self._busy):
+        if self._unsent > MAX_UNSENT_BYTES and self._busy:
             self._fail("overflow")
 
     # ---- sending ----------

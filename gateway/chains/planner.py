@@ -214,12 +214,6 @@ def _least(*limits: int | None) -> int:
     return min((limit for limit in limits if limit), default=0)
 
 
-def queues_of(plan: ChainPlan, after: int) -> list[str]:
-    """The queues that stages behind one may wait in."""
-    later = (runs for stage in plan.stages[after + 1 :] for runs in (stage.runs, stage.seeing) if runs)
-    return sorted({runs.queue for runs in later})
-
-
 def reserve_of(plan: ChainPlan, after: int) -> int:
     """Return the estimated cost of the stages behind one, micro-credits."""
     texts = sum(

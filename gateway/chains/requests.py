@@ -14,7 +14,7 @@ from fairlane.gateway.calls.prompts import members_of_variables, read_locale, va
 from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
 from fairlane.gateway.chains.engine import NoStage, StageFailed, next_stage
 from fairlane.gateway.chains.plan import Plan, encode, head_of
-from fairlane.gateway.chains.planner import ChainRequest, plan_chain, queues_of, reserve_of
+from fairlane.gateway.chains.planner import ChainRequest, plan_chain, reserve_of
 from fairlane.gateway.chains.planner import variables_of as variables_of_chain
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
@@ -184,7 +184,6 @@ async def _started(plan: Plan, request: bytes) -> tuple[ChainStart, TaskSpec]:
         request=request,
         parts=first.parts,
         reserve=reserve_of(plan, first.stage.number),
-        queues=queues_of(plan, first.stage.number),
     )
     return start, first.task
 

@@ -42,7 +42,6 @@ script('finish_task', 'allow-oom', function(ARGV)
     local works = state == 'completed'
     if not works then works = upstreams.told_by(id, code) end
     if works ~= nil then upstreams.note(t, works, code, works and books or nil) end
-    if state == 'failed' then note_failed(t) end
     local stop_until = keep > 0 and NOW + keep or nil
     local own = seq == top + 1 and epoch or nil -- its writer's next number: no reader saw another event there
     local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own, used)

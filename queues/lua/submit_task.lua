@@ -145,10 +145,6 @@ script('submit_task', nil, function(ARGV)
     local refused = refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     if refused then return refusal(refused) end
   end
-  if chain then
-    local own, most = chains.full_later(chain, m, u, default_length)
-    if own then return refusal({ 'full', own, most, math.max(math.ceil(interval_of(q, m, lane.drain, lane.mean_ms)), 1000) }) end
-  end
   if limit_reached then return refusal(limit_reached) end
   local uses, uses_ms, used
   if t.token_use then

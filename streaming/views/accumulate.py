@@ -12,29 +12,8 @@ from fairlane.streaming.jsontext import as_text, items, join_object, kind_of, me
 _MAX_INDEX = 1023
 """Of a tool call; those beyond it are left out."""
 _MAX_DEPTH = 16
-_LONG = 1 << 20
-_MANY = 100_000
-MAX_PARTS = 20_000
 _REPEATED = frozenset({"id", "type", "index", "role", "name", "format"})
 """Members that are the same in each piece instead of continuing."""
-
-
-class PartBudget:
-    """How many parts are still kept apart, over all choices of an answer; further ones are left out. Each takes a hundred bytes,
-    and a log of 16 MiB could name a million.
-    """
-
-    __slots__ = ("_left",)
-
-    def __init__(self, most: int = MAX_PARTS) -> None:
-        self._left = most
-
-    def take(self, count: int = 1) -> bool:
-        """Whether there is room for `count` more; they are counted."""
-        if count > self._left:
-            return False
-        self._left -= count
-        return True
 
 
 class ToolIndex:
@@ -43,8 +22,7 @@ class ToolIndex:
     A delta with an id that was not seen begins the next call; one without id continues the latest.
     """
 
-    def __init__(self, room: PartBudget) -> None:
-        self._room = room
+    def __init__(self) -> None:
         self._by_id: dict[bytes, int] = {}
         self._latest = -1
         self._top = -1
@@ -52,7 +30,7 @@ class ToolIndex:
     def place(self, delta: bytes) -> list[tuple[int, bytes]]:
         """Each object of a `tool` chunk with its call's index; the object always has a valid `index`."""
         placed = []
-        for call in [] if _too_wide(delta) else items(delta) or [delta]:
+        for call in items(delta) or [delta]:
             found = members(call)
             if not found:
                 continue
@@ -61,9 +39,7 @@ class ToolIndex:
             if index > _MAX_INDEX:
                 continue
             if kind_of(found.get("id")):
-                call_id = bytes(found["id"])
-                if call_id in self._by_id or self._room.take():
-                    self._by_id[call_id] = index
+                self._by_id[bytes(found["id"])] = index
             self._latest = index
             self._top = max(self._top, index)
             placed.append((index, call if told is not None else with_index(index, found)))
@@ -78,18 +54,15 @@ class ToolIndex:
 class ToolCalls:
     """The tool calls of one choice, built up from deltas."""
 
-    def __init__(self, room: PartBudget) -> None:
-        self._room = room
-        self._index = ToolIndex(room)
+    def __init__(self) -> None:
+        self._index = ToolIndex()
         self._calls: dict[int, _ToolCall] = {}
 
     def add(self, delta: bytes) -> None:
         for index, call in self._index.place(delta):
             known = self._calls.get(index)
             if known is None:
-                if not self._room.take():
-                    continue
-                known = self._calls[index] = _ToolCall(self._room)
+                known = self._calls[index] = _ToolCall()
             known.add(members(call) or {})
 
     def finished(self) -> list[bytes]:
@@ -98,12 +71,12 @@ class ToolCalls:
 
 
 class _ToolCall:
-    def __init__(self, room: PartBudget) -> None:
+    def __init__(self) -> None:
         self._id: bytes | None = None
         self._type: bytes | None = None
         self._name = bytearray()
         self._arguments = bytearray()
-        self._others = Value(b"{}", room)
+        self._others = Value(b"{}")
 
     def add(self, found: dict[str, Raw]) -> None:
         for name, value in found.items():
@@ -139,14 +112,12 @@ class Value:
     """A JSON value that further pieces are added to: objects member by member, lists one after the other, null changes nothing.
 
     With `join`, strings grow (as in a choice's delta), except members that name the thing; without, and for everything else,
-    the newer value counts. So it does for objects that have more than 100,000 members and 1 MiB, and for those for which there is
-    no room: they are not looked into.
+    the newer value counts.
     """
 
-    __slots__ = ("_inside", "_kind", "_members", "_raw", "_room")
+    __slots__ = ("_inside", "_kind", "_members", "_raw")
 
-    def __init__(self, raw: bytes, room: PartBudget) -> None:
-        self._room = room
+    def __init__(self, raw: bytes) -> None:
         self._set(raw)
 
     def _set(self, raw: bytes) -> None:
@@ -162,7 +133,7 @@ class Value:
             return
         if kind != self._kind or not depth:
             self._set(raw)
-        elif kind == "{" and self._opened() and not _too_wide(raw):
+        elif kind == "{" and self._opened():
             for name, value in (members(raw) or {}).items():
                 self.add_member(name, value, join=join, depth=depth)
         elif kind == "[":
@@ -178,18 +149,15 @@ class Value:
             return
         known = self._members.get(name)
         if known is None:
-            if self._room.take():
-                self._members[name] = Value(raw, self._room)
+            self._members[name] = Value(raw)
         else:
             known.add(raw, join=join and name not in _REPEATED, depth=depth - 1)
 
     def _opened(self) -> bool:
         """Whether this is an object that can be added to, member by member."""
-        if self._members is None and self._kind == "{" and not _too_wide(self._raw):
-            found = members(self._raw) or {}
-            if self._room.take(len(found)):
-                self._members = {name: Value(value, self._room) for name, value in found.items()}
-                self._raw = b""
+        if self._members is None and self._kind == "{":
+            self._members = {name: Value(value) for name, value in (members(self._raw) or {}).items()}
+            self._raw = b""
         return self._members is not None
 
     def _append(self, inside: bytes, between: bytes) -> None:
@@ -219,11 +187,6 @@ class Value:
 def _between(raw: bytes) -> bytes:
     """What stands between the quotes of a string, or the brackets of a list."""
     return bytes(raw).strip()[1:-1].strip() if kind_of(raw) == "[" else bytes(raw).strip()[1:-1]
-
-
-def _too_wide(raw: bytes) -> bool:
-    """Whether an object or a list has more parts than are worth being taken apart: each takes a hundred bytes and more."""
-    return memoryview(raw).nbytes > _LONG and bytes(raw).count(b",") > _MANY
 
 
 def with_index(index: int, found: dict[str, Raw]) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, members
-from fairlane.streaming.views.accumulate import PartBudget, ToolIndex, with_index
+from fairlane.streaming.views.accumulate import ToolIndex, with_index
 from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, finish_of, others
 from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
 from fairlane.streaming.views.task import TaskInfo
@@ -25,7 +25,6 @@ class ChatStreamView(OpenAIStreamView):
     def __init__(self, info: TaskInfo, include_usage: bool = False) -> None:
         super().__init__(info, include_usage)
         self._tools: dict[int, ToolIndex] = {}
-        self._room = PartBudget()
 
     def _opening(self, index: int) -> bytes:
         return self._frame(index, _ROLE)
@@ -46,7 +45,7 @@ class ChatStreamView(OpenAIStreamView):
         if kind == "tool":
             tools = self._tools.get(index)
             if tools is None:
-                tools = self._tools[index] = ToolIndex(self._room)
+                tools = self._tools[index] = ToolIndex()
             placed = tools.place(delta)
             return self._tool_frames(index, state, [call for _, call in placed])
         if kind == "finish":

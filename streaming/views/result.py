@@ -24,7 +24,7 @@ from fairlane.streaming.events import (
     read_usage,
 )
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
-from fairlane.streaming.views.accumulate import PartBudget, ToolCalls, Value
+from fairlane.streaming.views.accumulate import ToolCalls, Value
 from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, choices_of_result
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import openai_usage, pick_usage
@@ -42,10 +42,9 @@ class _Output:
     Texts are kept as insides of JSON strings, so nothing is decoded.
     """
 
-    __slots__ = ("_room", "extra", "finish", "reasoning", "refusal", "text", "tools")
+    __slots__ = ("extra", "finish", "reasoning", "refusal", "text", "tools")
 
-    def __init__(self, room: PartBudget) -> None:
-        self._room = room
+    def __init__(self) -> None:
         self.text: bytearray | None = None
         self.reasoning: bytearray | None = None
         self.refusal: bytearray | None = None
@@ -61,7 +60,7 @@ class _Output:
         elif kind == "refusal":
             self.refusal = _longer(self.refusal, delta)
         elif kind == "tool":
-            self.tools = self.tools or ToolCalls(self._room)
+            self.tools = self.tools or ToolCalls()
             self.tools.add(delta)
         elif kind == "finish":
             self.finish = bytes(delta)
@@ -70,7 +69,7 @@ class _Output:
 
     def _add_extra(self, found: dict[str, Raw]) -> None:
         if found and self.extra is None:
-            self.extra = Value(b"{}", self._room)
+            self.extra = Value(b"{}")
         of_delta = found.pop("delta", None)
         for name, value in found.items():
             assert self.extra is not None
@@ -109,7 +108,6 @@ class ResultView:
 
     def _forget(self) -> None:
         self._outputs: dict[int, _Output] = {}
-        self._room = PartBudget()
         self._result: bytes | None = None
         self._told_usage: bytes | None = None
         self._latest_usage: bytes | None = None
@@ -134,7 +132,7 @@ class ResultView:
         """What `feed` does with a chunk event, for those who have read it already."""
         output = self._outputs.get(chunk.index)
         if output is None:
-            output = self._outputs[chunk.index] = _Output(self._room)
+            output = self._outputs[chunk.index] = _Output()
         output.add(chunk.kind, chunk.delta)
 
     def _end(self, event: Event) -> None:

@@ -325,7 +325,7 @@ def test_damaged_data_are_an_error_with_the_output_of_the_server(tmp_path: Path,
         async with EmbeddedRedis(tmp_path):
             pass
         (tmp_path / "appendonlydir" / "appendonly.aof.manifest").write_text("nonsense\n")
-        with pytest.raises(EmbeddedRedisError, match=r"ended at once.*it said: .*redis\.log"):
+        with pytest.raises(EmbeddedRedisError, match=r"ended immediately.*it said: .*redis\.log"):
             async with EmbeddedRedis(tmp_path):
                 pass
 

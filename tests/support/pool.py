@@ -103,7 +103,7 @@ class Pool:
         self, task_id: str, model: str = "m", *, of: int = 3, parts: Sequence[bytes] = (), **more: Any
     ) -> Submitted | ExistingTask | Rejection:
         """Submit a chain."""
-        about = {name: more.pop(name) for name in ("reserve", "request", "head", "queues") if name in more}
+        about = {name: more.pop(name) for name in ("reserve", "request", "head") if name in more}
         chain = ChainStart(
             Stage(0, "first"), of, b"a plan", parts=[Part(payload, 10) for payload in parts], **about
         )

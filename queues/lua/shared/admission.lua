@@ -28,9 +28,8 @@ end
 --      now on until it holds twice as many. So one user alone fills the queue and no more; of k who fill it each has the (k+1)th
 --      part of twice its length, and as much is free for the next one.
 --   3  a queue of adaptive admission: the wait to expect is longer than the queue's longest or the caller's own time; or the lane
---      holds more than would leave within that time, and the user is in line already. Tasks that failed or came back count as if
---      they had not left; for a user who is not in line yet only where the failures are of several users: no one shuts out others.
---      Where no pace is known yet, as in 2.
+--      holds more than would leave within that time, and the user is in line already. Where no pace is known
+--      yet, as in 2.
 --   4  its caller's own time would be over, however short the wait may turn out to be, as far as the pace is known, or by the model's
 --      windows, which are known
 -- Each says how long it will take, as far as can be estimated, until it would be accepted. `lane`: as `read_lane` gives it; `length`: of
@@ -53,13 +52,10 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     end
   end
   if length.adaptive then -- 3
-    local departed = read_drain(lane.drain)
-    local pace = departed >= 1 and interval_of(q, m, lane.drain, lane.mean_ms) or nil
+    local pace = read_drain(lane.drain) >= 1 and interval_of(q, m, lane.drain, lane.mean_ms) or nil
     local longest = wait_ms > 0 and (timeout_ms > 0 and math.min(wait_ms, timeout_ms) or wait_ms) or timeout_ms
     if pace and longest > 0 then
       local before, own = ahead()
-      local failed, changes = failed_until_now(call('HGET', keys.model(m), 'failures:' .. q))
-      pace = pace * (departed + 1) / (math.max(departed - (own > 0 and failed or changes), 0) + 1)
       local wait = math.max((before + 1) * pace + math.max(lane.held - NOW, 0), in_windows(before + 1))
       if wait > longest then return { 'too_long', math.floor(wait), longest, in_ms(wait - longest) } end
       local fits = math.max(math.floor(longest / pace), 1)

@@ -14,8 +14,8 @@
 -- turn, because it has slots reserved, is lowered to where its turn would be: no lane pays later for what was reserved.
 --
 -- Tags count in 4,096ths of cost / weight, whole numbers, which are exact and quick to write.
-local tag_step, flow_weight, lane_weight, model_step, read_drain, drain_until_now, drain_after_grant, failed_until_now,
-  note_failed, note_lift, flow_comes, lift_lane, enqueue, park, forget_held, dequeue, hold_name, name_held_until, stand_aside,
+local tag_step, flow_weight, lane_weight, model_step, read_drain, drain_until_now, drain_after_grant,
+  note_lift, flow_comes, lift_lane, enqueue, park, forget_held, dequeue, hold_name, name_held_until, stand_aside,
   open_account, read_account, read_books, lifts_of, beyond, lifts_seen, charge, close_account, forget_idle_flows, forget_excess
 do
 function tag_step(cost, weight) return math.floor(cost * 4096 / weight + 0.5) end
@@ -61,22 +61,6 @@ end
 local function drain_resumes(stored)
   local count, time = read_drain(stored)
   return struct.pack('<ddd', count, time, NOW)
-end
-
--- Departures that came to nothing (the attempt failed, or its task was given back): all of them, and each only where the one before
--- was another user's, both fading as departures do. A task that found a slot immediately did not leave a lane.
-function failed_until_now(stored)
-  if not stored then return 0, 0, '' end
-  local all, changes, last = struct.unpack('<ddd', stored)
-  local kept = math.exp(math.min(last - NOW, 0) / FADE_MS)
-  return all * kept, changes * kept, string.sub(stored, 25)
-end
-
-function note_failed(t)
-  if num(t.granted_at) <= num(t.enqueued_at) then return end
-  local model, field = keys.model(t.model), 'failures:' .. t.queue
-  local all, changes, user = failed_until_now(call('HGET', model, field))
-  call('HSET', model, field, struct.pack('<ddd', all + 1, user ~= t.user and changes + 1 or changes, NOW) .. t.user)
 end
 
 -- Lift an idle flow to the virtual time, and remember by how much as long as something of it runs.

@@ -24,7 +24,6 @@ end
 -- Returns 'queued' | 'ended', and the terminal event's id, kind and data.
 local function put_back(id, t, why, cause, begun, failures, nonce, who, held, alone_until, repair)
   release(id, t)
-  note_failed(t)
   local key = keys.task(id)
   call('HSET', key, 'history', history(t, why))
   if begun and not t.begun then

@@ -24,27 +24,14 @@ local function read_parts(args, first, last)
 end
 
 -- The arguments of submit for a chain: which stage is the first (its number and name), of how many, the plan, what is needed for reading, the
--- request as it came ('': as its payload is), what the later stages may cost, how long a part's slot may stay `stopping`, the queues of
--- later stages, a line each, and the parts.
+-- request as it came ('': as its payload is), what the later stages may cost, how long a part's slot may stay `stopping`, and
+-- the parts.
 function chains.read_start(args, first, last)
-  local number, name, of, plan, head, request, reserve, grace, queues = unpack(args, first, first + 8)
+  local number, name, of, plan, head, request, reserve, grace = unpack(args, first, first + 7)
   return {
     stage = number .. ' - ' .. name, stages = of, plan = plan, head = head, request = request, reserve = num(reserve), grace = grace,
-    queues = queues, bytes = #plan + #head + #request, parts = read_parts(args, first + 9, last),
+    bytes = #plan + #head + #request, parts = read_parts(args, first + 8, last),
   }
-end
-
--- A queue of later stages in which as many tasks of the user wait as it holds, however they came: how many, and how many it holds; nil:
--- there is none. Nothing refuses a stage of a chain that has begun, so none begins until then.
-function chains.full_later(start, m, u, default_length)
-  for q in string.gmatch(start.queues, '[^\n]+') do
-    local n, most = unpack(call('HMGET', keys.queue(q), 'waiting', 'max_length'))
-    most = num(most) > 0 and num(most) or default_length
-    if num(n) >= most then
-      local own = own_in_queue(q, m, u)
-      if own >= most then return own, most end
-    end
-  end
 end
 
 -- The bytes of what a stage is given: of all, and of the large ones among them.

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.streaming.jsontext import as_text, kind_of, members, one_line, string_or_none
-from fairlane.streaming.views.accumulate import PartBudget, ToolIndex
+from fairlane.streaming.views.accumulate import ToolIndex
 
 _SIGNS = re.compile(r'\\(?:.|$)|["{}\[\]]', re.DOTALL)
 _string = msgspec.json.Decoder(str).decode
@@ -81,9 +81,8 @@ class CallBlocks:
     arguments, when its name is known; one that has none begins at the end.
     """
 
-    def __init__(self, room: PartBudget) -> None:
-        self._room = room
-        self._index = ToolIndex(room)
+    def __init__(self) -> None:
+        self._index = ToolIndex()
         self._calls: dict[int, _Call] = {}
         self._left: list[int] = []
         """The indices of those that have not ended, in order."""
@@ -94,8 +93,6 @@ class CallBlocks:
         for index, raw in self._index.place(delta):
             call = self._calls.get(index)
             if call is None:
-                if not self._room.take():
-                    continue
                 call = self._calls[index] = _Call(index)
                 bisect.insort(self._left, index)
             if not call.ended:

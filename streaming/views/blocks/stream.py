@@ -8,7 +8,6 @@ from msgspec import Raw
 
 from fairlane.streaming.events import Event, read_chunk, read_model, read_usage
 from fairlane.streaming.jsontext import members
-from fairlane.streaming.views.accumulate import PartBudget
 from fairlane.streaming.views.blocks.calls import Begin, CallBlocks, More, Step
 from fairlane.streaming.views.choice import Choice
 from fairlane.streaming.views.task import TaskInfo
@@ -69,7 +68,7 @@ class BlockStreamView(ABC):
             self._content = self._refused = True
             return self._refusal(delta)
         if kind == "tool":
-            self._calls = self._calls or CallBlocks(PartBudget())
+            self._calls = self._calls or CallBlocks()
             return self._tools(self._calls.add(delta))
         if kind == "finish":
             self._finish = bytes(delta)

@@ -93,7 +93,7 @@ class ResponsesStreamView(BlockStreamView):
     def failed(self, message: str, code: str) -> bytes:
         """The end of a stream that fails independently of its task's log: an `error` event.
 
-        The response may continue, so the event has the number of the last one before it: a reader that resumes there misses nothing.
+        The response may continue, so the event has the number of the last one before it: a reader resumes there without a gap.
         """
         body = error_body(message, code)
         error = members((members(body) or {}).get("error")) or {}

@@ -143,41 +143,6 @@ def failing(pool: Pool, running: Grant, number: int, *, users: int) -> Grant:
     return running
 
 
-@pytest.mark.parametrize("users", [1, 5])
-def test_failures_let_fewer_in(world: World, users: int) -> None:
-    pool, running = adaptive(world)
-    before = admitted(pool, 30, users=users)[0]
-    for n in range(30):
-        pool.cancel(f"t{n}")
-    world.call("HSET", world.keys("queue", queue="free"), "admission", "fixed")
-    running = failing(pool, running, 25, users=5)
-    world.call("HSET", world.keys("queue", queue="free"), "admission", "adaptive")
-    pool.finish(running, state=State.FAILED)
-    pool.cancel("bad26")
-    busy = pool.run("busy", queue="paid", user="p")
-    after = [isinstance(pool.submit(f"n{n}", user=f"u{n % users}"), Submitted) for n in range(30)]
-    assert 1 <= sum(after) < before / 2
-    for n in range(30):
-        pool.cancel(f"n{n}")
-    pool.finish(busy)
-    assert isinstance(pool.submit("at once", user="v", want=1), Submitted), (
-        "nobody is in the way of a free slot"
-    )
-
-
-def test_one_users_failures_do_not_shut_out_others(world: World) -> None:
-    pool, running = adaptive(world)
-    world.call("HSET", world.keys("queue", queue="free"), "admission", "fixed")
-    running = failing(pool, running, 25, users=1)
-    world.call("HSET", world.keys("queue", queue="free"), "admission", "adaptive")
-    own = [isinstance(pool.submit(f"own{n}", user="b0"), Submitted) for n in range(5)]
-    assert sum(own) <= 1
-    assert all(isinstance(pool.submit(f"n{n}", user=f"u{n}"), Submitted) for n in range(5))
-
-
-# ---- where a task stands ----------
-
-
 def test_the_wait_is_the_lanes_measured_pace_and_its_bounds_embrace_it(world: World) -> None:
     pool = Pool(world, limit=1)
     flowing(pool, number=40)

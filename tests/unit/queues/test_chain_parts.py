@@ -242,22 +242,3 @@ def test_parts_of_one_user_leave_others_their_part_of_a_queue(world: World, pool
         assert isinstance(pool.submit(f"other{number}", "n", queue="paid", user="v"), Submitted) == (
             number < 50 - 17
         )
-
-
-def test_no_chain_begins_while_its_users_tasks_fill_the_queue_of_a_later_stage(
-    world: World, pool: Pool
-) -> None:
-    pool.configure(max_length=100)
-    pool.offer("n")
-    for number in range(2):
-        pool.start(f"c{number}", queues=["paid"])
-        (grant,) = pool.take("m")
-        pool.advance(grant, pool.entry(1, "n", parts=[b"p"] * 64, queue="paid"))
-    before = {name: value for name, (_, value) in world.save().items()}
-    refused = pool.start("c2", queues=["free", "paid"])
-    assert isinstance(refused, Rejection)
-    assert (refused.reason, refused.waiting, refused.limit) == ("full", 128, 100)
-    assert {name: value for name, (_, value) in world.save().items()} == before
-    assert isinstance(pool.start("c3", queues=["free"]), Submitted)
-    assert isinstance(pool.start("c4", queues=["paid"], user="v"), Submitted)
-    audit(world, ["c0", "c1", "c3", "c4"])

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from fairlane.streaming.views.accumulate import PartBudget, ToolCalls, Value
+from fairlane.streaming.views.accumulate import ToolCalls, Value
 
 
 def joined(*pieces: Any, join: bool = True) -> Any:
     """What pieces make up."""
-    value = Value(b"null", PartBudget())
+    value = Value(b"null")
     for piece in pieces:
         value.add(json.dumps(piece).encode(), join=join)
     return json.loads(value.json())
@@ -37,7 +37,7 @@ def test_pieces_are_put_together_by_their_kind(pieces: list[Any], join: bool, wh
 
 
 def test_white_space_around_values_is_no_part_of_them() -> None:
-    value = Value(b" [ 1 ]\n", PartBudget())
+    value = Value(b" [ 1 ]\n")
     value.add(b"\t[ ] ", join=False)
     value.add(b" [2 , 3 ] ", join=False)
     assert json.loads(value.json()) == [1, 2, 3]
@@ -48,7 +48,7 @@ def test_a_value_takes_about_as_much_memory_as_its_pieces() -> None:
     piece = b'{"logprobs":{"content":[' + b",".join([b"{}"] * 300_000) + b"]}}"
     tracemalloc.start()
     try:
-        value = Value(b"{}", PartBudget())
+        value = Value(b"{}")
         for _ in range(4):
             value.add(piece, join=False)
         text = value.json()
@@ -59,38 +59,8 @@ def test_a_value_takes_about_as_much_memory_as_its_pieces() -> None:
     assert peak < 8 * 4 * len(piece)
 
 
-def test_an_object_of_too_many_members_is_kept_as_it_is() -> None:
-    wide = b"{" + b",".join(b'"%06x":0' % number for number in range(200_000)) + b"}"
-    value = Value(b'{"a":1}', PartBudget())
-    value.add(wide, join=False)
-    assert value.json() == wide
-    value.add(b'{"b":2}', join=False)
-    assert value.json() == b'{"b":2}'
-
-
 def test_a_choice_has_at_most_1024_tool_calls() -> None:
-    calls = ToolCalls(PartBudget())
+    calls = ToolCalls()
     for number in range(3000):
         calls.add(b'[{"id":"call_%d","function":{"name":"f","arguments":"{}"}}]' % number)
     assert len(calls.finished()) == 1024
-    calls.add(b"[" + b",".join([b'{"id":"x"}'] * 200_000) + b"]")
-    assert len(calls.finished()) == 1024
-
-
-def test_all_choices_share_the_room_for_parts() -> None:
-    room = PartBudget(10)
-    first, second = ToolCalls(room), ToolCalls(room)
-    for number in range(8):
-        first.add(b'[{"index":%d,"function":{"name":"f"}}]' % number)
-        second.add(b'[{"index":%d,"function":{"name":"f"}}]' % number)
-    assert len(first.finished()) + len(second.finished()) == 10
-    second.add(b'[{"index":0,"function":{"arguments":"{}"}}]')  # what is known goes on
-    assert b'"{}"' in second.finished()[0]
-
-
-def test_members_beyond_the_room_are_left_out() -> None:
-    value = Value(b"{}", PartBudget(3))
-    for number in range(5):
-        value.add(b'{"m%d":"x"}' % number, join=True)
-    value.add(b'{"m0":"y"}', join=True)
-    assert value.json() == b'{"m0":"xy","m1":"x","m2":"x"}'

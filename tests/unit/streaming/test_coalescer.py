@@ -153,13 +153,3 @@ def test_order_and_content_are_kept_and_nothing_is_held_longer_than_the_interval
     given_ = [(i, k, d if isinstance(d, str) else json.loads(d)) for (i, k, d), _ in steps]
     assert shown([(p.index, p.kind, json.loads(p.delta_json)) for p in pieces]) == shown(given_)
     assert sum(piece.n for piece in pieces) == len(steps)
-
-
-def test_lists_of_tool_calls_are_joined_up_to_a_thousand_objects() -> None:
-    coalescer = Coalescer(max_chunks=1000)
-    calls = b"[" + b",".join([b'{"index":0}'] * 500) + b"]"
-    for _ in range(6):
-        coalescer.add(0, "tool", calls, 0)
-    pieces = coalescer.take(0)
-    assert [piece.n for piece in pieces] == [3, 3]
-    assert sum(len(json.loads(piece.delta_json)) for piece in pieces) == 3000
