@@ -137,7 +137,11 @@ class BatchContext:
     def status(self) -> dict[str, Any]:
         """Return how it stands, as columns of its row."""
         waiting = max(len(self.submitted) - self.running, 0)
-        return {"waiting": waiting, "running": self.running, "whys": blocked_on_json(self.backlog.blocked_on)}
+        return {
+            "waiting": waiting,
+            "running": self.running,
+            "blocked_on": blocked_on_json(self.backlog.blocked_on),
+        }
 
     async def report(self) -> None:
         """Write how it stands, unless the row says so. Raises Overtaken."""

@@ -50,7 +50,7 @@ class Problem(NamedTuple):
 
 
 _decode = msgspec.json.Decoder(list[Problem]).decode
-_decode_whys = msgspec.json.Decoder(dict[str, list[str]]).decode
+_decode_blocked_on = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
 class Batch(NamedTuple):
@@ -104,7 +104,7 @@ class Batch(NamedTuple):
     cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
-    whys: str = ""
+    blocked_on: str = ""
     """BlockedOn at the last report of its leader, as JSON; '': no line is blocked."""
 
     @property
@@ -122,7 +122,7 @@ class Batch(NamedTuple):
             return {}
         if not self.leader:
             return {NOT_ITS_TURN: ()}
-        return _decode_whys(self.whys) if self.whys else {}
+        return _decode_blocked_on(self.blocked_on) if self.blocked_on else {}
 
 
 def openai_object(batch: Batch) -> dict[str, Any]:
@@ -199,13 +199,13 @@ def admin_view(batch: Batch) -> dict[str, Any]:
     }
 
 
-def codes_of(whys: str) -> tuple[str, ...]:
-    """Return the codes in the column `whys`."""
-    return tuple(_decode_whys(whys)) if whys else ()
+def codes_of(blocked_on: str) -> tuple[str, ...]:
+    """Return the codes in the column `blocked_on`."""
+    return tuple(_decode_blocked_on(blocked_on)) if blocked_on else ()
 
 
 def blocked_on_json(blocked: BlockedOn) -> str:
-    """Return the column `whys`."""
+    """Return the column `blocked_on`."""
     return msgspec.json.encode(blocked).decode() if blocked else ""
 
 

@@ -20,7 +20,7 @@ from fairlane.gateway.database.inserting import insert_new, insert_returning
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.files.rows import keep_until
 from fairlane.gateway.records.batches import delete_results
-from fairlane.gateway.records.erasure import FORGOTTEN, ErasedUsers
+from fairlane.gateway.records.erasure import ERASED, ErasedUsers
 from fairlane.gateway.webhooks.enqueue import End, enqueue
 from fairlane.gateway.webhooks.store import lock_owner
 from fairlane.streaming.views.usage import Counts
@@ -32,7 +32,7 @@ PAGE_BYTES = 4 << 20
 """Results that are read together: up to PAGE lines, and about PAGE_BYTES."""
 
 
-NOTHING_SUBMITTED: Final = {"waiting": 0, "running": 0, "whys": ""}
+NOTHING_SUBMITTED: Final = {"waiting": 0, "running": 0, "blocked_on": ""}
 """Columns of a batch without submitted lines."""
 
 
@@ -178,7 +178,7 @@ class BatchStore:
         async with self._database.writing(CHANGE_S) as connection:
             ended = await _mark(connection, batch, values)
             erased = await self._erased.was(connection, batch.user, batch.created)
-            owner = Owner(batch.key_id, FORGOTTEN) if erased else batch.owner
+            owner = Owner(batch.key_id, ERASED) if erased else batch.owner
             await enqueue(connection, [End(owner, f"batch.{status}", batch.id, now_ms)])
         return ended
 

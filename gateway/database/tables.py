@@ -285,8 +285,8 @@ archive = Table(
 )
 """Content: empty unless the setting `archive` enables it. `answer`: of a poll, JSON."""
 
-forgotten = Table(
-    "forgotten",
+erased_users = Table(
+    "erased_users",
     metadata,
     Column("hash", Text, primary_key=True),
     _number("at"),
@@ -428,7 +428,7 @@ batches = Table(
         Column(f"{name}_tokens", BigInteger, nullable=False, server_default="0")
         for name in ("input", "cached", "output", "reasoning")
     ),
-    Column("whys", Text, nullable=False, server_default=""),
+    Column("blocked_on", Text, nullable=False, server_default=""),
     Index("ix_batches_user_name_key_id_id", "user_name", "key_id", "id"),
     Index("ix_batches_status_id", "status", "id"),
     Index("ix_batches_ended", "ended"),

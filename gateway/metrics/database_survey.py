@@ -90,8 +90,10 @@ class DatabaseSurveyor:
 
 async def _batches(connection: AsyncConnection) -> list[BatchGroup]:
     columns = batches.c
-    still = and_(columns.whys != "", columns.waiting == 0, columns.running == 0)
+    still = and_(columns.blocked_on != "", columns.waiting == 0, columns.running == 0)
     sums = [func.sum(case((still, 1), else_=0)), func.sum(columns.waiting), func.sum(columns.running)]
-    wanted = select(columns.status, columns.whys, func.count(), *sums).where(columns.status.in_(UNENDED))
-    rows = await connection.execute(wanted.group_by(columns.status, columns.whys))
+    wanted = select(columns.status, columns.blocked_on, func.count(), *sums).where(
+        columns.status.in_(UNENDED)
+    )
+    rows = await connection.execute(wanted.group_by(columns.status, columns.blocked_on))
     return [BatchGroup(row[0], codes_of(row[1]), *(int(number) for number in row[2:])) for row in rows]

@@ -8,7 +8,7 @@ from typing import Any
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.records.erasure import FORGOTTEN, PARTS, ErasedUsers
+from fairlane.gateway.records.erasure import ERASED, PARTS, ErasedUsers
 from fairlane.gateway.records.ledger import rows_of_user
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
@@ -29,7 +29,7 @@ class Forget:
     def __init__(
         self,
         database: Database,
-        forgotten: ErasedUsers,
+        erased: ErasedUsers,
         scheduler: Scheduler,
         end_batches: Callable[[str, int], Awaitable[tuple[int, int]]],
         audit: AuditRecord,
@@ -37,7 +37,7 @@ class Forget:
         """`end_batches`: `Batches.end_of`."""
         self._end_batches = end_batches
         self._database = database
-        self._forgotten = forgotten
+        self._erased = erased
         self._scheduler = scheduler
         self._audit = audit
 
@@ -45,8 +45,8 @@ class Forget:
         """How many rows of each kind it were, in how many of the ledger the name stays, how many batches have not ended yet, of
         how many cancelled tasks the workers have not let go, and whether there is more: then call again. Written down, without
         the name. Raises ApiError, StoreError, DatabaseUnavailable: what is done stays done."""
-        if user == FORGOTTEN:
-            raise bad_request(f"{FORGOTTEN} stands for all erased users", "user")
+        if user == ERASED:
+            raise bad_request(f"{ERASED} stands for all erased users", "user")
         began = time.monotonic()
         end = began + FORGET_S
         until, cancelled, unended = await self._mark(user, began + BATCHES_S)
@@ -81,12 +81,12 @@ class Forget:
             await asyncio.sleep(LOOK_S)
 
     async def _mark(self, user: str, end: float) -> tuple[int, int, int]:
-        """Have the user's batches end, and write down that they were forgotten; until when (ms), how many batches of before were
+        """Have the user's batches end, and record that they are erased; until when (ms), how many batches of before were
         cancelled, and how many have not ended yet. What batches leave is of before their ends, and so of before that."""
         cancelled = 0
         while True:
             until = await self._scheduler.now_ms()
-            await self._forgotten.mark(user, until)
+            await self._erased.mark(user, until)
             more, unended = await self._end_batches(user, until)
             cancelled += more
             if not unended or time.monotonic() >= end:

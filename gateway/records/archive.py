@@ -53,14 +53,14 @@ class Archive(Outbox):
         replica: str,
         scheduler: Scheduler,
         poll: Poll,
-        forgotten: ErasedUsers,
+        erased: ErasedUsers,
         keep_logs: Callable[[Sequence[tuple[str, Record]]], Awaitable[Collection[str]]],
     ) -> None:
         """`keep_logs`: `LogArchive.keep`, for tasks whose log is archived."""
         super().__init__(link, keys, database, {}, metrics, replica)
         self._scheduler = scheduler
         self._poll = poll
-        self._forgotten = forgotten
+        self._erased = erased
         self._keep_logs = keep_logs
         self._early: list[Entry] = []
         """Ends of responses whose rows are not written yet, to be tried again soon."""
@@ -143,7 +143,7 @@ class Archive(Outbox):
             "request": request,
         }
         async with self._database.writing() as connection:
-            if await self._forgotten.was(connection, fields["user"], record.number("enqueued_at")):
+            if await self._erased.was(connection, fields["user"], record.number("enqueued_at")):
                 return ()
             await write(connection, row)
         self._metrics.count(RECORDS_WRITTEN)

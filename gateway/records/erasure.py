@@ -1,6 +1,6 @@
 """Erases a user: deletes the archived content, and keeps the records without the name.
 
-The table `forgotten` gets a hash of the name and the time first. From then on entries of tasks that were submitted before are
+The table `erased_users` gets a hash of the name and the time first. From then on entries of tasks that were submitted before are
 written without the name: the transaction that writes them reads that table. Then the rows in the database are changed, a part at
 a time (PARTS). Later actions of the user are new.
 """
@@ -16,14 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.inserting import insert_rows
-from fairlane.gateway.database.tables import archive, audit, files, forgotten, usage, usage_users
+from fairlane.gateway.database.tables import archive, audit, erased_users, files, usage, usage_users
 from fairlane.gateway.records.batches import erase_user as erase_batches
 from fairlane.gateway.records.entries import at_of
 from fairlane.gateway.records.usage import adding
 from fairlane.gateway.responses.store import forget_user as forget_responses
 from fairlane.gateway.webhooks.store import erase_user as erase_webhooks
 
-FORGOTTEN = "(forgotten)"
+ERASED = "(erased)"
 """Replaces the names of all erased users."""
 
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
@@ -43,23 +43,23 @@ class ErasedUsers:
         async with self._database.writing() as connection:
             insert: Any = sqlite.insert
             if connection.dialect.name == "postgresql":  # (SQLite has one writer at a time)
-                await connection.execute(text("LOCK TABLE forgotten IN ACCESS EXCLUSIVE MODE"))
+                await connection.execute(text("LOCK TABLE erased_users IN ACCESS EXCLUSIVE MODE"))
                 insert = postgresql.insert
-            statement = insert(forgotten).values(row)
+            statement = insert(erased_users).values(row)
             later = {"at": statement.excluded.at}
-            where = forgotten.c.at < statement.excluded.at
+            where = erased_users.c.at < statement.excluded.at
             await connection.execute(
                 statement.on_conflict_do_update(index_elements=["hash"], set_=later, where=where)
             )
 
     async def any(self, connection: AsyncConnection) -> bool:
         """Return whether any user was erased: mostly none was."""
-        return (await connection.exec_driver_sql("SELECT 1 FROM forgotten LIMIT 1")).first() is not None
+        return (await connection.exec_driver_sql("SELECT 1 FROM erased_users LIMIT 1")).first() is not None
 
     async def known(self, connection: AsyncConnection, users: Collection[str]) -> Mapping[str, int]:
         """Return the erased ones of these users, with the times."""
         hashes = {self._hash(user): user for user in users}
-        found = await connection.execute(select(forgotten).where(forgotten.c.hash.in_(hashes)))
+        found = await connection.execute(select(erased_users).where(erased_users.c.hash.in_(hashes)))
         return {hashes[row.hash]: row.at for row in found}
 
     async def of(self, connection: AsyncConnection, users: Collection[str]) -> Mapping[str, int]:
@@ -104,7 +104,7 @@ class UsageNames:
 
     def without(self, entry: list[Any], erased: Mapping[str, int]) -> list[Any]:
         if int(entry[_ENQUEUED] or 0) <= erased.get(entry[_USER], -1):
-            entry[_USER], entry[_REQUEST], entry[_TRACE] = FORGOTTEN, "", ""
+            entry[_USER], entry[_REQUEST], entry[_TRACE] = ERASED, "", ""
         return entry
 
 
@@ -140,9 +140,9 @@ def _walk(value: Any, found: Callable[[str], Any]) -> Any:
 
 def _without(user: str, target: str, before: str, after: str) -> tuple[str, str, str]:
     """Return target and values of an entry without the name."""
-    target = f"user {FORGOTTEN}" if target == f"user {user}" else target
+    target = f"user {ERASED}" if target == f"user {user}" else target
     said = (
-        _walk(msgspec.json.decode(text), lambda name: FORGOTTEN if name == user else None)
+        _walk(msgspec.json.decode(text), lambda name: ERASED if name == user else None)
         for text in (before, after)
     )
     was, now = (msgspec.json.encode(values).decode() for values in said)
@@ -157,7 +157,7 @@ Part = Callable[[AsyncConnection, str, int], Awaitable[int]]
 
 async def _usage(connection: AsyncConnection, user: str, until: int) -> int:
     tasks = select(usage.c.task).where(usage.c.user_name == user, usage.c.enqueued <= until).limit(1000)
-    nameless = {"user_name": FORGOTTEN, "request": "", "trace": ""}
+    nameless = {"user_name": ERASED, "request": "", "trace": ""}
     return (await connection.execute(update(usage).where(usage.c.task.in_(tasks)).values(nameless))).rowcount
 
 
@@ -170,7 +170,7 @@ async def _days(connection: AsyncConnection, user: str, until: int) -> int:
         key = list(usage_users.primary_key)
         which = [tuple(row[column.name] for column in key) for row in rows]
         await connection.execute(delete(usage_users).where(tuple_(*key).in_(which)))
-        renamed = [tuple({**row, "user_name": FORGOTTEN}.values()) for row in rows]
+        renamed = [tuple({**row, "user_name": ERASED}.values()) for row in rows]
         await insert_rows(connection, usage_users, renamed, adding(usage_users))
     return len(rows)
 
@@ -183,7 +183,7 @@ async def _archived(connection: AsyncConnection, user: str, until: int) -> int:
 async def _files(connection: AsyncConnection, user: str, until: int) -> int:
     """Mark files as deleted; the sweep removes their bytes within a minute or two, and then the rows."""
     named = select(files.c.id).where(files.c.user_name == user, files.c.created <= until).limit(200)
-    gone = {"user_name": FORGOTTEN, "key_id": "", "name": "", "state": "deleted", "due": until}
+    gone = {"user_name": ERASED, "key_id": "", "name": "", "state": "deleted", "due": until}
     return (await connection.execute(update(files).where(files.c.id.in_(named)).values(gone))).rowcount
 
 

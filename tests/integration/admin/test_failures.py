@@ -1,6 +1,5 @@
 """Failures that can be looked at later, and floods that can be cancelled."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 from tests.integration.admin.operating import audit
 from tests.integration.admin.test_commands import fairlane
-from tests.integration.native.keys import key, secret
 from tests.support.talk import Talk
 
 from fairlane.queues.errors import StoreUnavailable
@@ -91,21 +89,3 @@ async def test_a_task_is_found_by_the_id_of_its_request(gateway: Start) -> None:
         waiting = (await talk.http.post("/api/openai", json=body, headers=named)).json()["taskId"]
         assert [row["taskId"] for row in await found(talk, text="order-7", status="failed")] == [failed]
         assert [row["taskId"] for row in await found(talk, text="order-7")] == [waiting, failed]
-
-
-async def test_a_keys_searches_take_turns(gateway: Start) -> None:
-    """Another key's go on meanwhile, as do callers and the cancel that ends a flood."""
-    keys = [key("wall", scopes=["viewer"]), key("ops", scopes=["admin"]), key("acme")]
-    async with gateway(keys=keys) as talk, talk.worker2(["m"]):
-        wall, ops, acme = ({"Authorization": f"Bearer {secret(name)}"} for name in ("wall", "ops", "acme"))
-        operator = talk.served.gateway.operator
-        lock = operator.searching["wall", "search"] = asyncio.Lock()
-        async with lock:
-            asked = talk.later(talk.http.get("/api/admin/tasks", headers=wall))
-            body = {"model": "m", "async": True}
-            assert (await talk.http.post("/api/openai", json=body, headers=acme)).status_code == 202
-            assert (await talk.http.get("/api/admin/tasks", headers=ops)).status_code == 200
-            ended = await talk.http.post("/api/admin/tasks/cancel?user=acme", headers=ops)
-            assert ended.json() == {"cancelled": 1, "more": False}
-            assert not asked.done()
-        assert len((await asked).json()["tasks"]) == 1

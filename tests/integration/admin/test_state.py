@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
-from tests.support.serving import until
 from tests.support.talk import Talk
 
 from fairlane.queues.inspect import inspector
@@ -85,24 +84,6 @@ async def test_queues_show_what_runs_waits_and_how_long_the_oldest_has(
             ]
             model = await row(talk, "model", "m")
             assert (model["running"], model["waiting"], model["slots"]) == (4, 5, 4)
-
-
-async def test_the_share_of_service_follows_what_was_used(here: Talk, there: Talk) -> None:
-    async def has_read() -> bool:
-        return len(here.served.gateway.inspector.shares) > 0
-
-    await until(has_read, "a first reading")
-    assert (await row(here, "queue", "paid_batch"))["share"] is None
-    async with there.worker2(["m"]) as worker:
-        for tier, tokens in (("paid", 300), ("free", 100)):
-            task_id = await submit(here, tier, "anonymous")
-            usage = {"prompt_tokens": 0, "completion_tokens": tokens}
-            await worker.answer(await worker.take(), {}, usage=usage)
-            await here.reaches(task_id, "completed")
-        paid, free = await row(here, "queue", "paid_batch"), await row(here, "queue", "free_batch")
-        assert (paid["tokensCharged"], free["tokensCharged"]) == (600, 200)
-        assert (paid["share"], free["share"]) == (0.75, 0.25)
-        assert (await row(here, "queue", "paid_stream"))["share"] == 0
 
 
 async def test_a_paced_model_shows_when_it_may_begin_again(here: Talk, there: Talk) -> None:

@@ -124,19 +124,3 @@ async def test_a_key_that_is_revoked_ends_its_batches(redis_url: str, tmp_path: 
         told = await row()
         assert "not valid any more" in told["error"]
         assert told["counts"]["completed"] == 1
-
-
-async def test_webhooks_are_told_of_the_end_and_of_no_line(staged: tuple[Caller, Crew]) -> None:
-    one = of(staged[0], "one")
-    answer = await one.http.post(
-        "/api/webhooks", json={"url": "https://receiver.example/hook", "events": ["*"]}
-    )
-    assert answer.status_code == 201, answer.text
-    hook = answer.json()["id"]
-    done = await one.batch([line(1), line(2)])
-    bad = await one.batch([])
-    for batch in (done, bad):
-        await one.reaches(batch["id"])
-    told = (await one.http.get(f"/api/webhooks/{hook}/deliveries")).json()["deliveries"]
-    events = {(delivery["event"], delivery["objectId"]) for delivery in told}
-    assert events == {("batch.completed", done["id"]), ("batch.failed", bad["id"])}

@@ -133,7 +133,7 @@ async def test_metrics_group_unended_batches_by_status(database: Database) -> No
     for number in range(4):
         await store.add(made(number, f"u{number}"), 5)
     lonely = await led(store, "one", made(0, "u0")._replace(id=(await store.page(None, "", 10))[3].id))
-    stands = {"waiting": 0, "running": 0, "whys": '{"NO_WORKER":["m"]}'}
+    stands = {"waiting": 0, "running": 0, "blocked_on": '{"NO_WORKER":["m"]}'}
     await store.mark(await store.begin(lonely, NOW, total=9), **stands)
     over = await led(store, "one", (await store.page(None, "", 10))[0])
     await store.end(over, Status.FAILED, NOW)

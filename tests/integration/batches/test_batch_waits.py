@@ -44,28 +44,6 @@ async def test_a_model_without_a_worker_is_told_and_holds_up_no_other_ones_lines
         assert over["fairlane"]["waitsFor"] == []
 
 
-async def test_lines_under_way_and_tokens_are_told(redis_url: str, tmp_path: Path) -> None:
-    async with stage(redis_url, tmp_path, slots=2) as (caller, crew):
-        crew.go.clear()
-        made = await caller.batch([line(number, model="patient") for number in range(5)])
-
-        async def under_way() -> bool:
-            told = (await caller.show(made["id"]))["fairlane"]
-            return (told["linesWaiting"], told["linesRunning"]) == (3, 2)
-
-        await until(under_way, "two lines to run and three to wait", 20)
-        crew.go.set()
-        ended = await caller.reaches(made["id"])
-        assert ended["usage"] == {
-            "input_tokens": 15,
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": 10,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": 25,
-        }
-        assert ended["fairlane"] == {"linesWaiting": 0, "linesRunning": 0, "waitsFor": []}
-
-
 async def test_a_line_may_wait_for_longer_than_its_queue_lets_others(redis_url: str, tmp_path: Path) -> None:
     async with stage(redis_url, tmp_path, slots=1, queues={"free_batch": {"max_wait_ms": 100}}) as (
         caller,

@@ -40,13 +40,6 @@ async def test_many_that_start_together_make_one_schema(empty_database_url: str)
             await replica.close()
 
 
-async def test_the_identifier_stays(database: Database, database_url: str) -> None:
-    again = Database(parse_address(database_url, Path()))
-    await again.start()
-    assert again.identifier == database.identifier
-    await again.close()
-
-
 async def test_a_newer_schema_is_refused_and_left_alone(database: Database, database_url: str) -> None:
     async with database.writing() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -58,18 +51,6 @@ async def test_a_newer_schema_is_refused_and_left_alone(database: Database, data
         await older.close()
     async with database.reading() as connection:
         assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
-
-
-async def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
-    async def fail() -> None:
-        async with database.writing() as connection:
-            await connection.execute(text("INSERT INTO facts (name, value) VALUES ('a', 'b')"))
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        await fail()
-    async with database.reading() as connection:
-        assert await connection.scalar(text("SELECT count(*) FROM facts WHERE name = 'a'")) == 0
 
 
 async def test_writers_at_the_same_time_wait_for_each_other(database: Database, database_url: str) -> None:

@@ -91,22 +91,6 @@ async def test_a_task_that_waits_until_its_time_is_over_is_told_too(served: Serv
             await busy.ok()
 
 
-async def test_who_is_refused_and_what_is_cancelled_is_told(redis_url: str, tmp_path: Path) -> None:
-    async with serving(redis_url, tmp_path) as served, callers_of(served) as callers:
-        with capture_logs() as logs:
-            response = await callers.ask().response()
-            line = await _line(logs, "call refused")
-            assert (response.status_code, line["code"], line["status"]) == (503, "NO_WORKER", 503)
-            assert (line["model"], line["request_id"]) == ("m", response.headers["x-request-id"])
-            assert line["user"]
-            async with worker_v2(served.ws) as worker:
-                task_id = await callers.later()
-                await worker.expect("task")
-                await callers.client.post(f"/api/task/{task_id}/cancel")
-                line = await _line(logs, "task cancelled")
-                assert (line["task_id"], line["code"], line["model"]) == (task_id, "CANCELLED", "m")
-
-
 async def test_a_gateway_without_redis_says_so_before_it_gives_up(tmp_path: Path) -> None:
     url = "redis://:hunter2@127.0.0.1:1/0"
     settings = Settings(port=0, data_dir=tmp_path, redis_url=url)

@@ -14,7 +14,7 @@ from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.tables import archive, usage, usage_users, webhook_deliveries
-from fairlane.gateway.records.erasure import FORGOTTEN
+from fairlane.gateway.records.erasure import ERASED
 from fairlane.gateway.records.usage import UsageTable
 from fairlane.gateway.settings import KeyQuota, PriceSettings
 from fairlane.queues.overrides import Actor
@@ -96,11 +96,11 @@ async def test_nothing_names_a_user_who_was_forgotten(talk: Talk) -> None:
         assert [task["user"] for task in failed] == ["site/ann"]
         entries = (await talk.http.get("/api/admin/audit")).json()["entries"]
         assert (entries[0]["action"], entries[0]["target"]) == ("erase", "user")
-        assert entries[1]["target"] == f"user {FORGOTTEN}"
+        assert entries[1]["target"] == f"user {ERASED}"
         assert entries[1]["after"] == {"user": "site/ann"}
-        assert entries[2]["before"] == {"user": FORGOTTEN}
+        assert entries[2]["before"] == {"user": ERASED}
         report = (await talk.http.get("/api/admin/usage", params={"by": "user"})).json()
-        assert {row["user"]: row["tasks"] for row in report["rows"]} == {FORGOTTEN: 3, "site/ann": 3}
+        assert {row["user"]: row["tasks"] for row in report["rows"]} == {ERASED: 3, "site/ann": 3}
         again = await forget(talk)
         assert sum(again[name] for name in ("usage", "days", "archived", "audit", "results")) == 0
         call = talk.later(zebra.post("/api/openai", json={"model": "m", "messages": []}))
@@ -123,8 +123,8 @@ async def test_what_arrives_later_of_what_was_before_comes_without_the_name(talk
     async with gateway.database.reading() as connection:
         rows = (await connection.execute(select(usage.c.task, usage.c.user_name, usage.c.request))).all()
         users = set(await connection.scalars(select(usage_users.c.user_name)))
-    assert sorted(map(tuple, rows)) == [("late", FORGOTTEN, ""), ("other", "site/ann", "req-1")]
-    assert users == {FORGOTTEN, "site/ann"}
+    assert sorted(map(tuple, rows)) == [("late", ERASED, ""), ("other", "site/ann", "req-1")]
+    assert users == {ERASED, "site/ann"}
 
 
 @pytest.mark.parametrize("kind", ["usage", "charge"])
@@ -143,7 +143,7 @@ async def test_webhooks_of_all_users_are_not_told_the_name(talk: Talk, kind: str
         told = (
             await connection.execute(select(webhook_deliveries.c.object_id, webhook_deliveries.c.user_name))
         ).all()
-    assert [tuple(row) for row in told] == [("late", FORGOTTEN)]
+    assert [tuple(row) for row in told] == [("late", ERASED)]
 
 
 async def test_a_task_that_ends_after_its_user_was_forgotten_is_not_archived(talk: Talk) -> None:
@@ -185,7 +185,7 @@ async def test_many_rows_are_changed_by_parts_and_the_sums_stay(talk: Talk) -> N
     assert told["usage"] == 2400
     async with gateway.database.reading() as connection:
         assert await connection.scalar(select(func.sum(usage_users.c.output))) == before
-        assert set(await connection.scalars(select(usage_users.c.user_name))) == {FORGOTTEN}
+        assert set(await connection.scalars(select(usage_users.c.user_name))) == {ERASED}
         assert await connection.scalar(select(func.count()).select_from(archive)) == 0
 
 
@@ -226,7 +226,7 @@ async def test_where_a_key_pays_the_ledger_names_no_user_and_a_users_own_stays(
 async def test_it_is_an_admins_call_and_bad_input_is_a_sentence(talk: Talk) -> None:
     async with talk.client(secret("eyes")) as eyes:
         assert (await eyes.delete(f"/api/admin/users/{NAME}")).status_code == 403
-    for user, sentence in (("a%01", "user "), (FORGOTTEN, f"{FORGOTTEN} stands for all erased users")):
+    for user, sentence in (("a%01", "user "), (ERASED, f"{ERASED} stands for all erased users")):
         answer = await talk.http.delete(f"/api/admin/users/{user}")
         assert answer.status_code == 400
         assert answer.json()["error"].startswith(sentence), answer.text

@@ -65,7 +65,7 @@ def test_what_a_batch_has_used_and_waits_for_is_told() -> None:
         leader="a",
         waiting=3,
         running=2,
-        whys=blocked_on_json({"NO_WORKER": ["m"], "RATE_LIMITED": []}),
+        blocked_on=blocked_on_json({"NO_WORKER": ["m"], "RATE_LIMITED": []}),
         input_tokens=7,
         cached_tokens=2,
         output_tokens=5,
@@ -82,7 +82,7 @@ def test_what_a_batch_has_used_and_waits_for_is_told() -> None:
     assert standing.items() <= admin_view(led).items()
     nobodys = openai_object(led._replace(leader=""))["fairlane"]
     assert nobodys["waitsFor"] == [{"code": "NOT_ITS_TURN", "models": []}]
-    ended = led._replace(status=Status.COMPLETED, leader="", whys="")
+    ended = led._replace(status=Status.COMPLETED, leader="", blocked_on="")
     assert openai_object(ended)["fairlane"]["waitsFor"] == []
 
 

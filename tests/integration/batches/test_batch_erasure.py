@@ -19,7 +19,7 @@ from fairlane.gateway.cli import erase
 from fairlane.gateway.cli.main import app
 from fairlane.gateway.database.tables import usage, webhook_deliveries
 from fairlane.gateway.operator import forget as erasure_calls
-from fairlane.gateway.records.erasure import FORGOTTEN
+from fairlane.gateway.records.erasure import ERASED
 from fairlane.workers.sdk import Context, Task
 
 from . import crew as crew_module
@@ -93,7 +93,7 @@ async def test_one_command_ends_their_batches_and_leaves_nothing(staged: tuple[C
     await nothing_names_them(ops)
     async with ops.served.gateway.database.reading() as connection:
         users = set(await connection.scalars(select(usage.c.user_name)))
-    assert users == {FORGOTTEN}, "as whom what ran of them was recorded"
+    assert users == {ERASED}, "as whom what ran of them was recorded"
     again = await forget(ops, "--json")
     sums = sums_of(again)
     assert (again.stderr, sums.pop("more"), set(sums.values())) == ("", False, {0})
@@ -115,7 +115,7 @@ async def test_webhooks_of_all_users_are_not_told_the_name(staged: tuple[Caller,
     async with ops.served.gateway.database.reading() as connection:
         columns = webhook_deliveries.c
         found = (await connection.execute(select(columns.event, columns.object_id, columns.user_name))).all()
-    assert [tuple(row) for row in found] == [("batch.cancelled", made["id"], FORGOTTEN)]
+    assert [tuple(row) for row in found] == [("batch.cancelled", made["id"], ERASED)]
 
 
 class Slow(Crew):
