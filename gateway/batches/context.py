@@ -1,4 +1,4 @@
-"""A batch that is led here: its row, its file, and how it stands."""
+"""A batch that this replica leads: its row, its file, and its progress."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ MAX_WORKING = 2
 """Batches of one process that parse, submit or collect at the same time."""
 RETRY_S = 1.0
 REPORT_S = 2.0
-"""The row says how many lines wait and run, and why others do not, at most so often."""
+"""Between two writes of the progress to the row."""
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class BatchContext:
     # ---- its row ----------
 
     def status(self) -> dict[str, Any]:
-        """Return how it stands, as columns of its row."""
+        """Return its progress, as columns of its row."""
         waiting = max(len(self.submitted) - self.running, 0)
         return {
             "waiting": waiting,
@@ -144,7 +144,7 @@ class BatchContext:
         }
 
     async def report(self) -> None:
-        """Write how it stands, unless the row says so. Raises Overtaken."""
+        """Write its progress to its row, if it changed. Raises Overtaken."""
         status = self.status()
         if all(getattr(self.batch, name) == value for name, value in status.items()):
             return

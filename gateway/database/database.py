@@ -208,7 +208,7 @@ def _engine(address: Address, connections: int) -> AsyncEngine:
             connect_args={
                 "timeout": CONNECT_S,
                 "server_settings": {"application_name": address.application_name},
-                # a prepared statement may meet another connection behind pgbouncer: none is kept, and no name comes twice
+                # behind pgbouncer a prepared statement can reach another connection: none is kept, and names are unique
                 "statement_cache_size": 0,
                 "prepared_statement_cache_size": 0,
                 "prepared_statement_name_func": lambda: f"fairlane_{secrets.token_hex(8)}",

@@ -1,7 +1,7 @@
-"""Log lines on stderr: one form for ours and other libraries', JSON or human, and never a secret or a prompt.
+"""Log lines on stderr, ours and those of libraries in one form, JSON or human, without secrets and prompts.
 
-Two nets hold secrets back, because each has holes. Values are masked by the name they are logged under; and
-texts are searched for what looks like a secret, also in tracebacks and other libraries' messages.
+Secrets are masked twice: values by the names of their fields, and whatever looks like a secret in texts, including tracebacks and
+messages of libraries.
 """
 
 import logging
@@ -36,10 +36,10 @@ _SECRETS = re.compile(
     r"|(?P<query>[?&](?:token|key|api_key|access_token|password|secret)=)[^\s&\"']+",
     re.IGNORECASE,
 )
-"""Takes time in proportion to the text, whatever it holds: nothing long is looked for at each of its own characters."""
+"""It takes time in proportion to the text, whatever the text is."""
 
 MAX_TEXT = 32 * 1024
-"""Characters of one text that are written and searched; of a longer one its two ends."""
+"""Characters of one text that are written; of a longer one its two ends."""
 _MAX_DEPTH = 6
 
 
@@ -109,7 +109,7 @@ def _adopt_other_loggers(level: str) -> None:
     chatty = logging.WARNING if level != "debug" else logging.INFO
     for name in ("httpx2", "httpcore2", "websockets", "asyncio", "alembic"):
         logging.getLogger(name).setLevel(chatty)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each form that is none
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each invalid form
     logging.captureWarnings(True)
 
 
@@ -160,7 +160,7 @@ def hide_in_text(text: str) -> str:
     """`text` with keys, bearer tokens, passwords in URLs and secret query parameters masked; shortened when it is long."""
     if len(text) <= MAX_TEXT:
         return mask(text)
-    # no word that is cut: it could be a secret that does not look like one any more
+    # whole words only: a part of a secret may not look like one
     head = text[: MAX_TEXT // 2].rsplit(None, 1)
     tail = text[-MAX_TEXT // 2 :].split(None, 1)
     left_out = f" … [{len(text)} characters in all] … "

@@ -1,13 +1,11 @@
-"""How a gateway collects garbage: seldom, and nothing of what start-up made."""
+"""Garbage collection of a gateway."""
 
 import gc
 
 
 def settle_memory() -> None:
-    """Exclude the objects that start-up made from garbage collection, and collect seldom.
-
-    Tasks leave few cycles behind, and each collection holds up every stream.
-    """
+    """Exclude the objects of the start from garbage collection, and collect rarely: tasks leave few cycles, and each collection
+    delays all streams."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

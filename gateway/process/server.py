@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
         yield
 
     def end(self) -> None:
-        """Begin the way down, now."""
+        """Begin the shutdown, now."""
         self.should_exit = True
         self._ending.set()
 
@@ -68,13 +68,13 @@ class Server(uvicorn.Server):
             await cancel_and_wait(dates)
 
     async def _tell_date(self) -> None:
-        """Keep true what each answer says of the date, on the way down, too."""
+        """Update the `date` header of answers, during the shutdown, too."""
         while True:
             await self.on_tick(0)
             await asyncio.sleep(1.0)
 
     async def main_loop(self) -> None:
-        """Until `end`. (uvicorn's own looks ten times a second whether it is time.)"""
+        """Wait for `end`. (uvicorn's own polls ten times a second.)"""
         await self._ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(gateway: Gateway, settings: Settings) -> Server:
-    """A server for a gateway, not yet serving."""
+    """Return a server for a gateway, not yet serving."""
     config = uvicorn.Config(
         with_cors(App(gateway), settings.cors_origins),
         host=settings.host,
@@ -136,7 +136,7 @@ def make_server(gateway: Gateway, settings: Settings) -> Server:
 
 @contextlib.asynccontextmanager
 async def store(settings: Settings) -> AsyncIterator[str]:
-    """The URL of the Redis to use; without one configured, of a private server that lives as long as this block."""
+    """Yield the URL of Redis; without a configured one, of a private server for the time of this block."""
     if settings.redis_url:
         yield settings.redis_url
         return
@@ -218,7 +218,7 @@ async def serve(
 
 
 async def read_again(reload: Reload, before: Settings) -> Settings | ReloadError:
-    """The configuration as it is now; or why it is invalid, which is logged, too."""
+    """Return the configuration as it is now, or why it is invalid, which is logged, too."""
     try:
         settings, exist = await reload()
     except (SettingsError, OSError) as error:
@@ -235,7 +235,7 @@ async def read_again(reload: Reload, before: Settings) -> Settings | ReloadError
 
 
 def run_loop(main: Any) -> None:
-    """Run a coroutine on uvloop where there is one."""
+    """Run a coroutine, on uvloop if it is installed."""
     try:
         import uvloop  # noqa: PLC0415 - not on every platform
     except ImportError:

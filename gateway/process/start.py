@@ -56,7 +56,7 @@ def run(
     try:
         raise_open_files()
         connection_limit(settings.tuning.max_connections, open_files())
-        with bind(settings, port_option) as listener:  # before a key is made, which is shown once
+        with bind(settings, port_option) as listener:  # before a key is created, which is shown once
             presence = asyncio.run(_prepare_database(settings))
             if reload is not None:  # (what is never read again is the demo, open on purpose)
                 for sentence in who_gets_in(settings, presence):
@@ -93,7 +93,7 @@ def run(
 
 
 async def _prepare_database(settings: Settings) -> KeyPresence:
-    """Once for all processes, and where it cannot be used none begins: what it has of keys. Raises DatabaseError."""
+    """Upgrade the database, once for all processes; return its keys. Raises DatabaseError."""
     async with _database(settings) as database:
         await database.start()
         return await KeyStore(database).presence()
@@ -119,7 +119,7 @@ async def _database(settings: Settings) -> AsyncIterator[Database]:
 
 
 def _with_keys(settings: Settings, presence: KeyPresence) -> Settings:
-    """The settings with the keys that they and the database lack; those made now are shown. Raises SettingsError."""
+    """Return the settings with first keys, if neither they nor the database have any; print these. Raises SettingsError."""
     settings, created = with_first_start_keys(settings, presence)
     for secret in created:
         what = "admin's key" if secret.kind == "key" else "worker token"
@@ -152,7 +152,7 @@ async def _serve_alone(
 
 
 def bind(settings: Settings, port_option: str) -> socket.socket:
-    """The listening socket. Raises OSError with a sentence."""
+    """Return the listening socket. Raises OSError with a sentence."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # with the protocol named: asyncio sets TCP_NODELAY only then
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -1,7 +1,7 @@
 """Several processes of one gateway on one socket.
 
-The parent owns the embedded Redis, the listening socket and the workers of `upstreams`, starts the others again when they
-die, and hands signals on.
+The parent owns the embedded Redis, the listening socket and the workers of `upstreams`. It restarts processes that die, and
+forwards signals.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ log = structlog.get_logger("fairlane.gateway")
 
 
 class Supervisor:
-    """Runs `processes` gateways on one socket. Its main thread owns the embedded Redis, as long as any of them lives."""
+    """Runs `processes` gateways on one socket. Its main thread owns the embedded Redis."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Supervisor:
         tokens: UpstreamTokens,
         workers: OwnWorkers,
     ) -> None:
-        """`tokens` let `workers`, which run as long as this does, in at each of them."""
+        """`tokens` authorize `workers`, which run as long as this does, at each process."""
         self._settings = settings
         self._listener = listener
         self._reload = reload
@@ -49,7 +49,7 @@ class Supervisor:
         self._workers = workers
         self._updates: list[Connection] = []
         self._endpoints: set[Connection] = set()
-        """Through which processes say that there are endpoints."""
+        """Processes that have endpoints."""
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Any] = []
         self._stopping = False
@@ -90,10 +90,10 @@ class Supervisor:
                     if child.is_alive():
                         child.kill()
                 await asyncio.gather(*keepers)
-                self._listener.close()  # nothing answers there any more: clients and our workers need not wait
+                self._listener.close()  # clients and our workers need not wait for answers
 
     async def _keep(self, redis_url: str, siblings: Siblings) -> None:
-        """Keep one process running; a short-lived one is started again later and later."""
+        """Keep one process running; a short-lived one is restarted after longer and longer pauses."""
         pause = 0.1
         while not self._stopping:
             theirs, ours = self._context.Pipe()
@@ -121,7 +121,7 @@ class Supervisor:
                 await asyncio.sleep(pause)
 
     def _hear(self, process: Connection) -> None:
-        """What a process says of endpoints: whether there are any."""
+        """Read from a process whether it has endpoints."""
         with contextlib.suppress(OSError, EOFError):  # it has just died
             while process.poll():
                 (self._endpoints.add if process.recv() else self._endpoints.discard)(process)

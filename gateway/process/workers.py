@@ -1,13 +1,10 @@
-"""The workers that a gateway starts itself: ordinary ones, each a child process that is started again when it dies.
+"""The workers that a gateway starts itself: ordinary ones, each a child process that is restarted when it dies.
 
-They dial the gateway like any other worker, and run tasks that it gives them; here nothing is known of tasks. The process
-that runs them
-(the gateway's own process, or the parent of several) does so in the event loop of its main thread, so that no child outlives it,
-not even a SIGKILL (`queues/embedded/child.py`).
+They connect to the gateway like any other worker. The process that runs them (the gateway's own, or the parent of several) does
+so in the event loop of its main thread, so that no child outlives it, even after a SIGKILL (`queues/embedded/child.py`).
 
-    new, or changed ──▶ runs ──▶ dies: again, later each time
-                          │ ends in order (drained by an operator): stays down until the configuration is read again
-                          └ removed, or changed and the next one has connected: SIGTERM, finishes its tasks, or is killed
+new, or changed ──▶ runs ──▶ dies: again, later each time │ ends in order (drained by an operator): stays down until the
+configuration is read again └ removed, or changed and the next one has connected: SIGTERM, finishes its tasks, or is killed
 """
 
 import asyncio
@@ -38,20 +35,20 @@ log = structlog.get_logger("fairlane.upstreams")
 
 COMMAND = (sys.executable, "-P", "-m", "fairlane.gateway.cli.main", "worker")
 GRACE_S = 5.0
-"""How long a worker may take to end once the gateway has drained: nothing runs on it any more."""
+"""How long a worker can take to end after the gateway has drained: it runs nothing."""
 OVERLAP_S = 15.0
-"""How long the worker before a changed one works on at most, until that one has connected."""
+"""How long a replaced worker continues at most, until the new one has connected."""
 MAX_DRAIN_MS = 24 * 3600 * 1000
 REST_S = 1.0
-"""How long what a child has written may take to arrive, once it has ended."""
+"""How long the last output of a child can take to arrive after its end."""
 KEPT_LINES = 5
 MAX_LINES = 200
-"""The most lines of one read; of more the last ones, so that the gateway is not blocked."""
+"""Lines of one read; of more only the last ones, so that the gateway is not blocked."""
 MAX_CHARS = 500
 """Of a line."""
 
 REGISTERED = "registered with "
-"""How a worker's line begins that says that it has connected (`workers/sdk/connection.py`)."""
+"""The beginning of a worker's line when it has connected (`workers/sdk/connection.py`)."""
 _LINE = re.compile(r"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: (.*)")
 """A line of a worker's log, as `fairlane worker` writes it."""
 _FRAME = re.compile(r' *File "[^"]{1,300}", line [0-9]+, in [\w<>.]+')
@@ -60,23 +57,23 @@ _FRAME = re.compile(r' *File "[^"]{1,300}", line [0-9]+, in [\w<>.]+')
 
 @dataclass(frozen=True, slots=True)
 class OwnWorker:
-    """One of them. While it stays equal, its process is left alone."""
+    """A worker to run. While it stays equal, its process is not restarted."""
 
     arguments: tuple[str, ...]
-    """Of `fairlane worker`. Other users of the machine may see them."""
+    """Of `fairlane worker`. Other users of the machine can see them."""
     environ: tuple[tuple[str, str], ...] = ()
-    """What it alone sees of the environment, secrets among them."""
+    """Its own environment variables, including secrets."""
 
     def __repr__(self) -> str:
         return f"OwnWorker({' '.join(self.arguments)})"
 
 
 Plan = Callable[[Settings], Mapping[str, OwnWorker]]
-"""Which workers settings ask for, by their names."""
+"""Returns the workers that settings configure, by their names."""
 
 
 def upstream_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: Settings) -> Plan:
-    """One for each upstream. `environ` holds their keys; all but the upstreams is as the gateway was `started` with."""
+    """Return a plan with one worker for each upstream. `environ` has their keys; the other settings are those of the start."""
 
     def plan(settings: Settings) -> dict[str, OwnWorker]:
         found = {}
@@ -93,11 +90,11 @@ def upstream_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: S
 
 
 HttpPlan = Callable[[Settings], OwnWorker | None]
-"""The worker of endpoints that settings ask for, if there is any endpoint to be called."""
+"""Returns the worker of endpoints, if settings allow one."""
 
 
 def http_plan(tokens: UpstreamTokens, started: Settings) -> HttpPlan:
-    """All but its slots is as the gateway was `started` with."""
+    """Return a plan of the worker of endpoints; only its slots follow a reload."""
 
     def plan(settings: Settings) -> OwnWorker | None:
         slots = settings.http_worker_slots
@@ -137,12 +134,12 @@ def _arguments(name: str, upstream: UpstreamSettings, drain_ms: int) -> tuple[st
 
 
 def drain_ms_of(settings: Settings) -> int:
-    """How long a worker that is taken out may finish what it runs: no task runs for longer."""
+    """Return how long a removed worker can finish its tasks: no task runs longer."""
     return min(settings.max_task_timeout_ms, MAX_DRAIN_MS)
 
 
 def shared_environ(environ: Mapping[str, str], upstreams: Iterable[UpstreamSettings]) -> dict[str, str]:
-    """What all of them see of the environment: nothing of the gateway's own, and no key of a provider."""
+    """Return the environment that all workers share: without the gateway's own variables and without keys of providers."""
     keys = {
         *(provider.key_env for provider in PROVIDERS.values()),
         *(upstream.api_key_env for upstream in upstreams),
@@ -155,14 +152,14 @@ def shared_environ(environ: Mapping[str, str], upstreams: Iterable[UpstreamSetti
 
 
 def loopback_url(listener: socket.socket) -> str:
-    """How a process of this machine reaches what listens there: by loopback, unless one address alone is listened on."""
+    """Return the URL of a listener for processes of this machine: loopback, unless it is bound to one address."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (compared, not bound)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class OwnWorkers:
-    """Runs the workers that settings ask for. Entered once; at the end none of them is left."""
+    """Runs the configured workers. Entered once; at its end all have ended."""
 
     def __init__(
         self,
@@ -172,9 +169,8 @@ class OwnWorkers:
         drain_s: float,
         http: HttpPlan = lambda _: None,
     ) -> None:
-        """`gateway` is where they dial, `drain_s` how long one that is taken out may finish what it runs. `http`: the worker of
-        endpoints, which runs while there are any.
-        """
+        """`gateway`: the URL that they connect to; `drain_s`: how long a removed one can finish its tasks. `http`: the worker of
+        endpoints, which runs while there are any."""
         self._plan = plan
         self._http = http
         self._endpoints = False
@@ -190,7 +186,7 @@ class OwnWorkers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End them all: SIGTERM, and SIGKILL after GRACE_S. What they still run is lost: the gateway drains before."""
+        """End all: SIGTERM, and SIGKILL after GRACE_S. The gateway has drained before."""
         self.stay_down()
         for keeper in self._keepers.values():
             keeper.end(GRACE_S)
@@ -201,19 +197,19 @@ class OwnWorkers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def stay_down(self) -> None:
-        """The gateway goes: what ends now is not started again, nor is what they say of the lost connection of interest."""
+        """Stop restarting workers, and log their output at debug level: the gateway is shutting down."""
         self._going = True
         for keeper in self._keepers.values():
             keeper.going = True
 
     def follow(self, settings: Settings) -> None:
-        """Run what these settings ask for. What is asked for as before is left alone, or started if it had ended in order."""
+        """Run the workers of these settings. Unchanged ones continue, or start if they had been drained."""
         self._settings = settings
         wanted = {**self._plan(settings), **self._http_worker(settings)}
         self._keep(settings, wanted, self._keepers.keys() - wanted.keys())
 
     def endpoints(self, exist: bool) -> None:
-        """Hear that endpoints have come that the settings do not name, or that the last one has gone."""
+        """Note whether there are endpoints that the settings do not name."""
         if exist == self._endpoints:
             return
         self._endpoints = exist
@@ -249,7 +245,7 @@ class OwnWorkers:
 
 
 async def _hand_over(before: "_Keeper", after: "_Keeper", drain_s: float) -> None:
-    """End a worker when the one in its place has connected, so that its models are offered all the time."""
+    """End a worker when its replacement has connected, so that its models are always served."""
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OVERLAP_S):
@@ -264,34 +260,34 @@ class _Keeper:
     def __init__(self, name: str, worker: OwnWorker, environ: Mapping[str, str]) -> None:
         self.worker = worker
         self.connected = asyncio.Event()
-        """Set when a process of it has connected for the first time, and when there will be none."""
+        """Set when a process of it has connected, and when there will be none."""
         self.over = False
         self.going = False
-        """Whether the gateway goes."""
+        """Whether the gateway is shutting down."""
         self._what = "the HTTP worker" if name == HTTP_WORKER else "an upstream's worker"
         self._who = {} if name == HTTP_WORKER else {"upstream": name}
         """For the log."""
         self._environ = environ
         self._backoff = Backoff(random.Random())  # noqa: S311 (spreads restarts, guards nothing)
         self._ends = 0
-        """How often it has died, since it last ran for HEALTHY_S."""
+        """Its deaths since it last ran for HEALTHY_S."""
         self._told = RateLimitedLogger()
         self._speaks = True
-        """Whether what it says is passed on as it comes; while it dies again and again, it is logged with its end."""
+        """Whether its lines are logged immediately; while it dies repeatedly, they are logged with its end."""
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
-        """Its last lines, as operators may read them."""
+        """Its last lines, without content of requests."""
         self._registered = False
-        """Whether its process has connected, and may have seen what callers ask."""
+        """Whether its process has connected, and can have seen requests."""
         self._ending = asyncio.Event()
         self._patience_s = 0.0
 
     def end(self, patience_s: float) -> None:
-        """Let it finish what it runs, within this time. Its `run` returns when its process is gone."""
+        """Let it finish its tasks within this time. Its `run` returns when its process has ended."""
         self._patience_s = patience_s
         self._ending.set()
 
     async def run(self) -> None:
-        """Until `end`, or until the worker has ended in order by itself. Cancelling it kills the process."""
+        """Run until `end`, or until the worker has exited with status 0. Cancelling kills the process."""
         try:
             while not self._ending.is_set():
                 began = asyncio.get_running_loop().time()
@@ -315,7 +311,7 @@ class _Keeper:
             self.connected.set()
 
     async def _rest(self, status: int, lived_s: float) -> None:
-        """Wait before it is started again, longer each time; say what happened: the first time, and then ever more rarely."""
+        """Wait before a restart, longer each time. Log the 1st, 2nd, 4th, 8th … death."""
         self._ends = 1 if lived_s >= HEALTHY_S else self._ends + 1
         pause_s = self._backoff.after(lived_s)
         if self._ends & (self._ends - 1) == 0:
@@ -331,7 +327,7 @@ class _Keeper:
         await wait_event(self._ending, pause_s)
 
     async def _once(self) -> int:
-        """Run one process: its exit status."""
+        """Run one process; return its exit status."""
         self._speaks, self._registered = self._ends < 2, False
         self._said.clear()
         lines = _Lines(self._heard)
@@ -349,7 +345,7 @@ class _Keeper:
             return child.status or 0
 
     async def _ended(self, child: ChildProcess) -> None:
-        """Until it has ended by itself, or was ended."""
+        """Wait until it has ended by itself, or end it."""
         alone, asked = asyncio.ensure_future(child.wait()), asyncio.ensure_future(self._ending.wait())
         try:
             await asyncio.wait([alone, asked], return_when=asyncio.FIRST_COMPLETED)
@@ -361,9 +357,8 @@ class _Keeper:
             await asyncio.gather(alone, asked, return_exceptions=True)
 
     def _heard(self, line: str) -> None:
-        """Pass a line of the worker on to the log. What is none of its own log, such as the end of a traceback, may quote a
-        request once it has connected: then only as much of it as of any stranger's sentence.
-        """
+        """Log a line of the worker. A line that is not of its own log, such as the end of a traceback, can quote a request once
+        it has connected: then it is unquoted like an error message."""
         if parts := _LINE.fullmatch(line):
             level, text = getattr(logging, parts[1]), parts[2]
         else:
@@ -382,7 +377,7 @@ class _Keeper:
 
 
 class _Lines(asyncio.Protocol):
-    """What comes through a pipe, line by line; of a long line only the beginning."""
+    """Splits the output of a pipe into lines; of a long line only the beginning."""
 
     def __init__(self, heard: Callable[[str], None]) -> None:
         self.over = asyncio.Event()

@@ -21,11 +21,11 @@ from fairlane.queues.versions import Version, hash_of
 log = structlog.get_logger("fairlane.gateway")
 
 COMPARE_S = 5.0
-"""How often a replica looks which configuration of queues and models holds, and whether the store is the one that it knows."""
+"""Between two checks of the configuration in force, and of the identity of the store."""
 
 
 class ConfigurationWatch:
-    """`start` it, `close` it."""
+    """Keeps the settings in the store up to date."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ConfigurationWatch:
         metrics: Recorder,
         on_emptied: Callable[[], Awaitable[None]],
     ) -> None:
-        """`address`: the store's, for the log. `on_emptied`: it has lost everything over a connection that stands."""
+        """`address`: the store's, for the log. `on_emptied` is called if Redis lost everything without closing the connection."""
         self._scheduler = scheduler
         self._current = current
         self._address = address
@@ -47,13 +47,13 @@ class ConfigurationWatch:
         self._comparing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to compare."""
+        """Start to compare."""
         self._comparing = run_periodically(
             "configuration", COMPARE_S, self._compare, expected=(StoreError,), delay_s=COMPARE_S
         )
 
     async def close(self) -> None:
-        """End."""
+        """Stop."""
         await cancel_and_wait(self._comparing)
 
     async def bring(self, link: RedisLink | None = None) -> None:

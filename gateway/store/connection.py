@@ -1,4 +1,4 @@
-"""What a new connection to Redis must pass before anything is asked over it."""
+"""Checks of a new connection to Redis."""
 
 import secrets
 import time
@@ -21,10 +21,8 @@ CLOCKS_S = 2.0
 
 
 class NewConnection:
-    """Looks whether the server is fit, and brings what must be there: the secret of stream tickets, and our settings.
-
-    `server` names the server that was looked at last.
-    """
+    """Checks the server, and writes what it must have: the secret of stream tickets, and our settings. `server`: the id of the
+    last server."""
 
     def __init__(
         self,
@@ -71,7 +69,7 @@ class NewConnection:
             )
 
     async def _warn_of_clock(self, link: RedisLink) -> None:
-        """What stands in SQL has times of replicas: who leads a batch and until when, which upload is alive, what has expired."""
+        """Warn if the clocks differ: SQL has times of replicas, such as leases of batches, and expiries."""
         asked = time.time()
         seconds, micros = await link.command("TIME")
         took_s = time.time() - asked
@@ -85,7 +83,7 @@ class NewConnection:
             )
 
     async def share_database(self, link: RedisLink) -> None:
-        """See that all replicas of this Redis have the same SQL database. Raises StoreRefused.
+        """Check that all replicas of this Redis have the same SQL database. Raises StoreRefused.
 
         A private Redis belongs to the database and has no other replica: it takes the one that is there.
         """
@@ -121,6 +119,6 @@ async def _config(link: RedisLink, name: str) -> str | None:
     """A server setting; None if the server does not show it (managed services)."""
     try:
         reply = await link.command("CONFIG", "GET", name)
-    except Exception:  # CONFIG may be forbidden or renamed: then the operator is on their own
+    except Exception:  # CONFIG may be forbidden or renamed
         return None
     return reply[1].decode() if reply else None
