@@ -215,7 +215,6 @@ def check_provider(
     ttft_ms: Ttft = 30_000,
     idle_ms: Idle = 30_000,
     total_ms: Total = 60_000,
-    image: Annotated[bool, typer.Option("--image", help="Send a small image, too.")] = False,
     require: Annotated[
         list[str] | None,
         typer.Option(help="A check that has to work besides answer and stream, e.g. tools; may be repeated."),
@@ -237,26 +236,22 @@ def check_provider(
     if "openaiLike" not in adapter.task_types:
         _stop("A check begins with chats: name --task-type openaiLike, too.")
     needed = {"answer", "stream", *(require or ())}
-    if unknown := needed - {*CHECKS, *(["image"] if image else [])}:
-        hints = [f" ({check} takes {option})" for check, option in WITH_OPTIONS.items() if check in unknown]
-        there_are = ", ".join((*CHECKS, *WITH_OPTIONS))
-        _stop(f"There is no check {', '.join(sorted(unknown))}{''.join(hints)}; there are {there_are}.")
+    if unknown := needed - {*CHECKS}:
+        _stop(f"There is no check {', '.join(sorted(unknown))}; there are {', '.join(CHECKS)}.")
     for noisy in ("httpx2", "httpcore2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
-        good = asyncio.run(_check(adapter, provider, model, image, needed, as_json))
+        good = asyncio.run(_check(adapter, provider, model, needed, as_json))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     raise typer.Exit(0 if good else FAILED_EXIT)
 
 
 CHECKS = ("models", "answer", "stream", "tools", "json", "refusal")
-WITH_OPTIONS = {"image": "--image"}
-"""Further ones, and what has them made."""
 
 
 async def _check(
-    adapter: "Upstream", provider: str, models: list[str], image: bool, needed: set[str], as_json: bool
+    adapter: "Upstream", provider: str, models: list[str], needed: set[str], as_json: bool
 ) -> bool:
     """Examine each model and print the result. Return whether all that is needed works."""
     from fairlane.workers.adapters.smoke_test import examine  # noqa: PLC0415 (it takes a while)
@@ -266,7 +261,7 @@ async def _check(
         for model in models:
             if not as_json:
                 typer.echo(f"{provider}, model {model}")
-            async for finding in examine(adapter, model, image=image):
+            async for finding in examine(adapter, model):
                 good = good and (finding.works or finding.check not in needed)
                 told = {"provider": provider, "model": model, **msgspec.to_builtins(finding)}
                 typer.echo(msgspec.json.encode(told).decode() if as_json else _line(finding))

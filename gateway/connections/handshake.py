@@ -10,14 +10,11 @@ from uvicorn.server import ServerState
 from fairlane.gateway.connections import answers
 from fairlane.gateway.connections.workers import OneWrite
 
-MAX_LINE = 8000
-"""Bytes. The WebSocket side reads lines up to 8 KiB, and says nothing when one is longer."""
 
-
-def handshake_head(method: bytes, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-    """The head of a handshake, as the WebSocket side reads it; None when a line is too long for it."""
+def handshake_head(method: bytes, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return the head of a handshake, as the WebSocket side reads it."""
     lines = [b"%b %b HTTP/1.1" % (method, url), *(b"%b: %b" % pair for pair in headers)]
-    return b"\r\n".join([*lines, b"", b""]) if max(map(len, lines)) <= MAX_LINE else None
+    return b"\r\n".join([*lines, b"", b""])
 
 
 def hand_over(

@@ -460,8 +460,6 @@ class HttpConnection(asyncio.Protocol):
         if self.answering is not None or self.parser.get_http_version() != "1.1":
             self._leave_parser(answers.BAD_UPGRADE)
         self._websocket = handshake_head(self.parser.get_method(), self._url, headers)
-        if self._websocket is None:
-            self._leave_parser(answers.HEAD_TOO_LARGE)
 
     def _upgrade(self, more: bool) -> None:
         """Hand the connection over to a worker's WebSocket, with the head."""

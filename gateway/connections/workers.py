@@ -23,13 +23,12 @@ except ImportError:  # no compiled wheel for this platform
 class OneWrite:
     """A transport that joins all frames of a tick of the event loop: one system call costs more than the copy."""
 
-    __slots__ = ("_held", "_held_bytes", "_loop", "_transport", "abort")
+    __slots__ = ("_held", "_loop", "_transport", "abort")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._held: list[bytes] = []
-        self._held_bytes = 0
         self.abort = transport.abort
 
     def write(self, data: bytes) -> None:
@@ -37,12 +36,6 @@ class OneWrite:
         if not held:
             self._loop.call_soon(self.flush)
         held.append(data)
-        self._held_bytes += len(data)
-
-    @property
-    def waiting(self) -> int:
-        """Bytes that the peer has not taken yet."""
-        return self._held_bytes + self._transport.get_write_buffer_size()
 
     def flush(self) -> None:
         """Write the held frames; drop them if the peer is gone."""
@@ -51,7 +44,6 @@ class OneWrite:
             if not self._transport.is_closing():
                 self._transport.write(held[0] if len(held) == 1 else b"".join(held))
             held.clear()
-            self._held_bytes = 0
 
     def close(self) -> None:
         self.flush()
@@ -319,12 +311,6 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         super().resume_writing()
         self._not_stuck()
 
-    @property
-    def _waiting(self) -> int:
-        """Bytes that the peer has not read yet."""
-        transport: Any = self.transport
-        return transport.waiting if isinstance(transport, OneWrite) else transport.get_write_buffer_size()
-
     def _not_stuck(self) -> None:
         if self._stuck is not None:
             self._stuck.cancel()
@@ -332,7 +318,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
 
     def _give_up(self) -> None:
         self._not_stuck()
-        self.hang_up(1011, f"the peer does not read: {self._waiting} bytes wait")
+        self.hang_up(1011, "the peer does not read")
 
     def _cut_off(self) -> None:
         """Close the connection of a peer that had its time to close it."""

@@ -1,10 +1,7 @@
 """Small requests to an upstream that show what works there, through the adapter that would run tasks."""
 
 import asyncio
-import base64
 import contextlib
-import struct
-import zlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,8 +94,8 @@ class _Heard:
     pieces: int = 0
 
 
-async def examine(adapter: Upstream, model: str, *, image: bool) -> AsyncGenerator[Finding, None]:
-    """Yield the findings: models, answer, stream, tools, json, image (if requested), refusal."""
+async def examine(adapter: Upstream, model: str) -> AsyncGenerator[Finding, None]:
+    """Yield the findings: models, answer, stream, tools, json, refusal."""
     yield await _models(adapter, model)
     plans: list[tuple[str, dict[str, Any], bool, Callable[[_Heard], tuple[bool, str]]]] = [
         ("answer", _chat("Reply with the word OK."), False, _said_something),
@@ -114,12 +111,6 @@ async def examine(adapter: Upstream, model: str, *, image: bool) -> AsyncGenerat
             _is_object,
         ),
     ]
-    if image:
-        parts = [
-            {"type": "text", "text": "Which colour is this image? One word."},
-            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_red_png()}"}},
-        ]
-        plans.append(("image", _chat(parts), False, _said_something))
     for name, payload, stream, judge in plans:
         yield await _try(adapter, name, model, payload, stream, judge)
     few = _chat("Hi.", max_completion_tokens=16)
@@ -253,20 +244,3 @@ def _short(text: str) -> str:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
-
-
-def _red_png(size: int = 32) -> str:
-    """A red square, as base64: some providers refuse images that are much smaller."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
-    rows = (b"\0" + b"\xff\0\0" * size) * size
-    image = (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
-    return base64.b64encode(image).decode()

@@ -1,9 +1,7 @@
 """Periodic work of a replica: reports offers, renews leases, sweeps, and checks time limits."""
 
 import asyncio
-import itertools
 import random
-from collections.abc import Iterator
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.presence import MAX_PER_MESSAGE
@@ -14,7 +12,7 @@ from fairlane.workers.protocol import CLOSE_NO_ACK
 from fairlane.workers.server.offers.health import Health
 from fairlane.workers.server.offers.offers import Offers
 from fairlane.workers.server.payloads import PayloadCache
-from fairlane.workers.server.pool import RETRY_REST_MS, Worker
+from fairlane.workers.server.pool import RETRY_REST_MS
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempts import Attempts
@@ -24,9 +22,6 @@ from fairlane.workers.server.tasks.steps import Phase
 RENEW_S = 5.0
 TICK_S = 1.0
 RETRY_S = 0.2
-LOOK_S = 5
-"""Each worker is looked at so often whether it has fallen silent, a part of them in each round; a few always."""
-FEW = 50
 MISSED_ACKS = 3
 
 
@@ -57,7 +52,6 @@ class Upkeep:
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
         self._rng = random.Random()  # noqa: S311 - spreads load only
-        self._looking: Iterator[Worker] = iter(())
         limits = scheduler.limits
         self._renew_s = min(RENEW_S, limits.lease_ms / 3000)
         self._tick_s = min(TICK_S, self._renew_s / 2, limits.grant_ms / 3000)
@@ -107,7 +101,7 @@ class Upkeep:
         """Local time limits of attempts and workers."""
         settings, now = self._settings, self._pool.time()
         dead_after = settings.dead_after_ms / 1000
-        for worker in self._some_workers():
+        for worker in self._pool:
             if worker.version >= 2 and now - worker.heard_at > dead_after:
                 worker.close(1011, "silent for too long")
         for attempt in list(self._attempts.values()):
@@ -127,11 +121,3 @@ class Upkeep:
                     worker.close(1011, "did not stop a cancelled task")
                 elif worker.version >= 2 and late > settings.cancel_grace_ms / 1000 + 2:
                     worker.suspended = True
-
-    def _some_workers(self) -> list[Worker]:
-        """A part of the workers, each of them once in LOOK_S rounds."""
-        pool = self._pool
-        some = list(itertools.islice(self._looking, max(FEW, len(pool) // LOOK_S)))
-        if len(some) < FEW:
-            self._looking = iter(pool)
-        return some

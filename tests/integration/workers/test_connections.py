@@ -355,7 +355,7 @@ async def test_a_version_1_peer_that_vanished_is_noticed_by_pings(
 
 
 async def test_a_worker_that_does_not_read_is_given_up(served: Served, callers: Callers) -> None:
-    tune(served, send_ms=300, ack_ms=300)
+    tune(served, send_ms=300, ack_ms=1500)
     async with (
         bystander(served, callers),
         Wire(served.ws) as wire,

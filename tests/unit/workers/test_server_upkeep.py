@@ -8,9 +8,9 @@ import pytest
 
 from fairlane.queues.inspect.presence import MAX_PER_MESSAGE
 from fairlane.queues.scheduler import Limits
-from fairlane.workers.server.pool import Pool, Worker
+from fairlane.workers.server.pool import Pool
 from fairlane.workers.server.tasks.steps import Phase
-from fairlane.workers.server.upkeep import FEW, LOOK_S, Upkeep
+from fairlane.workers.server.upkeep import Upkeep
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ class Scheduler:
         return [1] * len(held)
 
 
-def upkeep(attempts: int = 0, readers: int = 0, workers: int = 0) -> tuple[Upkeep, Any]:
+def upkeep(attempts: int = 0, readers: int = 0) -> tuple[Upkeep, Any]:
     now = asyncio.get_running_loop().time
     made = SimpleNamespace(
         scheduler=Scheduler(),
@@ -42,8 +42,6 @@ def upkeep(attempts: int = 0, readers: int = 0, workers: int = 0) -> tuple[Upkee
             for n in range(attempts)
         },
     )
-    for number in range(workers):
-        made.pool.add(Worker(f"w{number}", "w", 2, ["m"], 1, send=lambda _: None, close=lambda *_: None))
     hub = SimpleNamespace(keeping_alive=lambda _: [f"t{n}" for n in range(readers)])
     slots: Any = SimpleNamespace(pool=made.pool)
     return Upkeep(made.scheduler, hub, slots, made.attempts, None, None, None, None, None), made  # type: ignore[arg-type]
@@ -60,12 +58,3 @@ async def test_renewals_come_in_batches(attempts: int, readers: int) -> None:
     assert sum(held for held, _ in renewals) == attempts
     assert [task for _, read in renewals for task in read] == [f"t{n}" for n in range(readers)]
     assert len(renewals) == -(-max(attempts, readers) // MAX_PER_MESSAGE)
-
-
-@pytest.mark.parametrize("count", [0, 1, FEW, FEW + 1, 1600])
-async def test_each_worker_is_looked_at_in_a_few_rounds_and_never_all_of_many_in_one(count: int) -> None:
-    keeper, made = upkeep(workers=count)
-    keeper._some_workers()
-    rounds = [keeper._some_workers() for _ in range(LOOK_S + 1)]
-    assert {worker.id for some in rounds for worker in some} == {worker.id for worker in made.pool}
-    assert all(len(some) <= max(FEW, count // LOOK_S) for some in rounds)

@@ -44,7 +44,6 @@ def test_a_missing_key_is_named(name: str) -> None:
         ),
         (["test", "--provider", "vllm", "--model", "*"], "needs the names of models"),
         (["test", "--provider", "vllm", "--model", "m", "--require", "vision"], "There is no check vision"),
-        (["test", "--provider", "vllm", "--model", "m", "--require", "image"], "image takes --image"),
         (
             ["test", "--provider", "vllm", "--model", "m", "--task-type", "openaiSpeech"],
             "name --task-type openaiLike",
@@ -138,10 +137,10 @@ def findings(result: Result) -> dict[str, Any]:
 
 def test_a_good_provider_is_told_so_request_by_request() -> None:
     claude = Claude("stream", "tools", "json")
-    result = check(claude, "--json", "--image", "--require", "tools", "--require", "json")
+    result = check(claude, "--json", "--require", "tools", "--require", "json")
     assert result.exit_code == 0
     found = findings(result)
-    assert list(found) == ["models", "answer", "stream", "tools", "json", "image", "refusal"]
+    assert list(found) == ["models", "answer", "stream", "tools", "json", "refusal"]
     assert all(row["works"] for row in found.values())
     assert found["models"]["says"] == "1 listed, real is among them"
     assert found["answer"]["usage"]["prompt_tokens"] == 33
@@ -151,9 +150,7 @@ def test_a_good_provider_is_told_so_request_by_request() -> None:
     assert found["refusal"]["failure"]["httpStatus"] == 404
     assert KEY not in result.output
     assert all(body["max_tokens"] <= 1024 for body in claude.bodies)
-    images = [body for body in claude.bodies if "image/png" in json.dumps(body)]
-    assert len(images) == 1
-    assert len(claude.bodies) == 6
+    assert len(claude.bodies) == 5
 
 
 def test_what_does_not_work_is_told_with_its_failure_code_and_ends_with_1() -> None:
@@ -165,7 +162,6 @@ def test_what_does_not_work_is_told_with_its_failure_code_and_ends_with_1() -> N
     assert "\x1b" not in result.output
     assert "no call of the tool, but 'OK'" in lines["tools"]
     assert "no JSON: 'OK'" in lines["json"]
-    assert "image" not in lines
 
 
 def test_what_nobody_requires_may_fail() -> None:
