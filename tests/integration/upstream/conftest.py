@@ -26,15 +26,14 @@ CHAIN: dict[str, Any] = {
         {
             "name": "summary",
             "model": MODEL,
-            "max_tokens": 12,
+            "parameters": {"max_tokens": 12},
             "messages": [{"role": "user", "content": "Sum up: {{ stages.ocr.content }}"}],
         },
         {
             "name": "match",
             "model": MODEL,
-            "max_tokens": 30,
             "stream": True,
-            "parameters": {"temperature": 0, "seed": 3},
+            "parameters": {"temperature": 0, "seed": 3, "max_tokens": 30},
             "messages": [
                 {"role": "user", "content": "Does {{ resume }} match {{ stages.summary.content }}?"}
             ],
