@@ -41,7 +41,10 @@ SIGNED_TOKEN = {
 
 
 LIMIT_HEADERS = {
-    f"x-ratelimit-{name}-{unit}": {"schema": STRING, "description": f"Where a limit is set: {meaning}"}
+    f"x-ratelimit-{name}-{unit}": {
+        "schema": STRING,
+        "description": f"With a limit, if it submits a task: {meaning}",
+    }
     for unit in ("requests", "tokens")
     for name, meaning in {
         "limit": "the limit with the least left",
