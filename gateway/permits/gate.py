@@ -49,7 +49,7 @@ class _Wait(NamedTuple):
 
 
 class Gate:
-    """See the module. `endpoints`: those that there are now. `ask_later`: `Holder.ask_later`."""
+    """See the module. `endpoints` returns the current ones. `ask_later`: `PermitIssuer.ask_later`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Gate:
 
     async def admit(self, endpoint: str, permit: str | None, task_id: str | None) -> tuple[str, str]:
         """Admit a call with this permit to this endpoint: once, over all replicas. Return its task, and the receipt for the
-        report of its end. Raise NotYourTurn, and StoreError: then the permit may be used up all the same.
+        report of its end. Raise PermitRejected, and StoreError: then the permit may be used up all the same.
 
         `task_id`: the request's `X-Task-Id`; it must be the permit's.
         """
