@@ -34,8 +34,8 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
+from fairlane.gateway.files.backend import storage_of
 from fairlane.gateway.files.files import Files
-from fairlane.gateway.files.opening import storage_of
 from fairlane.gateway.lifecycle import Component, Lifecycle
 from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape

@@ -3,9 +3,17 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
-from fastapi import Request as Framed
 
-from fairlane.gateway.api.dependencies import KEY, BodyDep, CallerDep, answer, described, failed, keyed_router
+from fairlane.gateway.api.dependencies import (
+    KEY,
+    BodyDep,
+    CallerDep,
+    answer,
+    described,
+    failed,
+    keyed_router,
+    part,
+)
 from fairlane.gateway.api.operator_schemas import AnyBatch
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.api.schemas import OBJECT, OpenAIError, listed
@@ -24,12 +32,7 @@ router = APIRouter(tags=["openai"], dependencies=[Depends(KEY)], responses=faile
 operators = keyed_router("operators")
 
 
-async def _batches(request: Framed) -> Batches:
-    batches: Batches = request.app.gateway.batches
-    return batches
-
-
-BatchesDep = Annotated[Batches, Depends(_batches)]
+BatchesDep = Annotated[Batches, part("batches")]
 
 
 @router.post("/v1/batches", **described("batches.create", "Create a batch", OBJECT, body=NewBatch))

@@ -1,6 +1,7 @@
 """The dependencies of FastAPI's routes, and their entries in the OpenAPI document."""
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -80,24 +81,14 @@ class Body:
 # (coroutines, because FastAPI calls plain functions in a thread)
 
 
-async def _operator(request: Framed) -> Operator:
-    operator: Operator = request.app.gateway.operator
-    return operator
+def part(name: str) -> Any:
+    """Return the dependency on a part of the gateway, such as `records.usage`."""
+    read = attrgetter(name)
 
+    async def depend(request: Framed) -> Any:
+        return read(request.app.gateway)
 
-async def _health(request: Framed) -> Health:
-    health: Health = request.app.gateway.health
-    return health
-
-
-async def _scrape(request: Framed) -> Scrape:
-    scrape: Scrape = request.app.gateway.scrape
-    return scrape
-
-
-async def _usage(request: Framed) -> UsageReports:
-    usage: UsageReports = request.app.gateway.records.usage
-    return usage
+    return Depends(depend)
 
 
 async def _request(request: Framed) -> Request:
@@ -134,10 +125,10 @@ async def _actor(request: Framed) -> Actor:
 
 EXACT = Depends(_exact)
 ActorDep = Annotated[Actor, Depends(_actor)]
-OperatorDep = Annotated[Operator, Depends(_operator)]
-HealthDep = Annotated[Health, Depends(_health)]
-ScrapeDep = Annotated[Scrape, Depends(_scrape)]
-UsageDep = Annotated[UsageReports, Depends(_usage)]
+OperatorDep = Annotated[Operator, part("operator")]
+HealthDep = Annotated[Health, part("health")]
+ScrapeDep = Annotated[Scrape, part("scrape")]
+UsageDep = Annotated[UsageReports, part("records.usage")]
 RequestDep = Annotated[Request, Depends(_request)]
 BodyDep = Annotated[Body, Depends(_body)]
 CallerDep = Annotated[Caller, Depends(_caller)]

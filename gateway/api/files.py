@@ -194,13 +194,13 @@ def _part_of(row: FileRow, request: Request) -> tuple[int, int, int, Headers]:
         (b"accept-ranges", b"bytes"),
         NO_STORE,
     ]
-    asked = _RANGE.fullmatch(request.header(b"range") or "")
-    if asked is None or asked[0] == "bytes=-":  # no range, or an unsupported kind, which may be ignored
+    match = _RANGE.fullmatch(request.header(b"range") or "")
+    if match is None or match[0] == "bytes=-":  # no range, or an unsupported kind, which may be ignored
         return 0, row.bytes, 200, headers
-    if asked[1]:
-        start, end = int(asked[1]), min(int(asked[2]) + 1 if asked[2] else row.bytes, row.bytes)
+    if match[1]:
+        start, end = int(match[1]), min(int(match[2]) + 1 if match[2] else row.bytes, row.bytes)
     else:
-        start, end = max(row.bytes - int(asked[2]), 0), row.bytes
+        start, end = max(row.bytes - int(match[2]), 0), row.bytes
     if start >= end:
         none = [(b"content-range", b"bytes */%d" % row.bytes)]
         raise ApiError(416, "RANGE_NOT_SATISFIABLE", f"The file has {row.bytes} bytes", headers=none)

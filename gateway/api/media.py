@@ -26,13 +26,13 @@ async def _read(call: requests.MediaCall, tasks: Tasks, caller: Caller, request:
     """Return a request as a task. Nothing else of the body remains in memory."""
     body, fields = await (_form if call.is_form else read_json)(tasks, request)
     answer = call.read(fields)
-    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     if call.default and caller.only_model is None and not kind_of(fields.get("model")):
         fields["model"] = Raw(json_string(call.default))
         body = encode_members(fields)
     streams = answer.streamed is not None
-    task = task_of(tasks, caller, request, call.task_type, body, fields, said, streams)
-    if said is None:  # with an idempotency key its answer can exist already
+    task = task_of(tasks, caller, request, call.task_type, body, fields, idempotency, streams)
+    if idempotency is None:  # with an idempotency key its answer can exist already
         await tasks.models.check_type(task)
     return ParsedCall(task, answer.streamed, answer.whole, kind=answer.kind or SSE_HEADERS)
 

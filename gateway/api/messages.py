@@ -31,9 +31,9 @@ async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/messages/count_tokens: an estimate, as the gateway does not have the model's tokenizer."""
     body, fields = await read_json(tasks, request)
     check_model(caller, read_model(fields, caller.only_model))
-    asked = await _chat_of(tasks, body, fields, stream=False, bounded=False)
-    counted = {"input_tokens": asked.estimated_input, "estimated": True}
-    del body, fields, asked
+    chat = await _chat_of(tasks, body, fields, stream=False, bounded=False)
+    counted = {"input_tokens": chat.estimated_input, "estimated": True}
+    del body, fields, chat
     await request.respond(200, msgspec.json.encode(counted), [JSON])
 
 
@@ -72,9 +72,9 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """Return a request as a task. Nothing else of the body remains in memory."""
     body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
-    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
-    asked = await _chat_of(tasks, body, fields, stream=stream)
-    task = task_of(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream)
+    idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    chat = await _chat_of(tasks, body, fields, stream=stream)
+    task = task_of(tasks, caller, request, "openaiLike", chat.payload, chat.fields, idempotency, stream)
     return ParsedCall(task, MessagesStreamView if stream else None, MessagesBodyView)
 
 

@@ -91,21 +91,21 @@ def _answer(
 
 async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
     body, fields = await read_json(tasks, request)
-    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
+    idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     payload = payload_of(body, fields)
-    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, said, OWN_FIELDS)
+    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, idempotency, OWN_FIELDS)
 
 
 async def _read_task(
     tasks: Tasks, caller: Caller, request: Request
 ) -> tuple[TaskSpec, AnswerMode] | tuple[TaskSpec, AnswerMode, Submission]:
     _, fields = await read_json(tasks, request)
-    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
+    idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     if kind_of(fields.get("chain") or b""):
-        return await _read_chain(tasks, caller, request, fields, said)
+        return await _read_chain(tasks, caller, request, fields, idempotency)
     if kind_of(fields.get("template") or b""):
         task_id = new_task_id(now_ms())
-        subject = said.key if said else task_id
+        subject = idempotency.key if idempotency else task_id
         filled = await fill_in(tasks.current, caller, fields, tasks.bodies, subject)
         return _make(
             tasks,
@@ -115,13 +115,13 @@ async def _read_task(
             fields,
             filled.fields,
             filled.payload,
-            said,
+            idempotency,
             filled=filled,
             task_id=task_id,
         )
     task_type = read_type(fields)
     if task_type in OF_ENDPOINTS:
-        return await _read_request(tasks, caller, request, task_type, fields, said)
+        return await _read_request(tasks, caller, request, task_type, fields, idempotency)
     payload = fields.get("payload")
     if payload is None:
         raise bad_request("payload is missing: the JSON that the worker gets", "payload")
@@ -131,7 +131,7 @@ async def _read_task(
         named = None
     else:  # a version 1 worker gets this one
         check_model(caller, named)
-    return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), said, named=named)
+    return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), idempotency, named=named)
 
 
 async def _read_request(
@@ -140,7 +140,7 @@ async def _read_request(
     request: Request,
     task_type: str,
     fields: RawObject,
-    said: IdempotencyKey | None,
+    idempotency: IdempotencyKey | None,
 ) -> tuple[TaskSpec, AnswerMode]:
     """A task of an endpoint: `{type: http|permit, url, method, …}`."""
     for member in fields:
@@ -148,8 +148,8 @@ async def _read_request(
             hint = suggestion(member, MEMBERS)
             raise bad_request(f"A task of type {task_type} has no {member[:100]!r}{hint}", member)
     size = sum(memoryview(fields[name]).nbytes for name in ("body", "bodyBase64") if name in fields)
-    asked = await tasks.bodies.run(size, read_endpoint_request, fields, task_type)
-    return _make_request(tasks, caller, request, task_type, fields, said, asked)
+    target = await tasks.bodies.run(size, read_endpoint_request, fields, task_type)
+    return _make_request(tasks, caller, request, task_type, fields, idempotency, target)
 
 
 def _make_request(
@@ -158,8 +158,8 @@ def _make_request(
     request: Request,
     task_type: str,
     fields: RawObject,
-    said: IdempotencyKey | None,
-    asked: EndpointRequest,
+    idempotency: IdempotencyKey | None,
+    target: EndpointRequest,
 ) -> tuple[TaskSpec, AnswerMode]:
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
@@ -168,9 +168,9 @@ def _make_request(
     options = read_options(fields, wait=not asynchronous and not permit, stream=stream)
     if permit and stream and not asynchronous and options.on_disconnect is None:
         options.on_disconnect = "cancel"
-    subject = said.key if said else task_id
-    task = endpoint_task(tasks.current, caller, asked, task_type, options, task_id=task_id, subject=subject)
-    name_task(task, said)
+    subject = idempotency.key if idempotency else task_id
+    task = endpoint_task(tasks.current, caller, target, task_type, options, task_id=task_id, subject=subject)
+    name_task(task, idempotency)
     trace(request, task)
     if asynchronous or (permit and not stream):
         return task, AnswerMode.LATER
@@ -179,27 +179,27 @@ def _make_request(
 
 
 async def _read_chain(
-    tasks: Tasks, caller: Caller, request: Request, fields: RawObject, said: IdempotencyKey | None
+    tasks: Tasks, caller: Caller, request: Request, fields: RawObject, idempotency: IdempotencyKey | None
 ) -> tuple[TaskSpec, AnswerMode, Submission]:
     """Return the task of a chain. `async` is true by default, without `stream`."""
     stream = read_flag(fields, "stream")
     asynchronous = read_flag(fields, "async") if kind_of(fields.get("async") or b"") else not stream
-    asked = await read_chain(tasks.current, fields, tasks.bodies)
+    wanted = await read_chain(tasks.current, fields, tasks.bodies)
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
     options = read_options(fields, wait=not asynchronous, stream=stream)
     task, chain = await make_chain(
         tasks.current,
         caller,
-        asked,
+        wanted,
         options,
         task_id=task_id,
-        subject=said.key if said else task_id,
+        subject=idempotency.key if idempotency else task_id,
         request=encode_members(fields, OWN_FIELDS)
         if tasks.settings.archive == "requests" and asynchronous
         else b"",
     )
-    name_task(task, said)
+    name_task(task, idempotency)
     trace(request, task)
     if asynchronous:
         return task, AnswerMode.LATER, chain
@@ -214,7 +214,7 @@ def _make(
     fields: RawObject,
     payload_fields: RawObject,
     payload: bytes,
-    said: IdempotencyKey | None,
+    idempotency: IdempotencyKey | None,
     own: tuple[str, ...] = (),
     named: str | None = None,
     filled: FilledTemplate | None = None,
@@ -225,7 +225,7 @@ def _make(
     task_id = task_id or new_task_id(now_ms())
     if filled is None:
         name = read_model(fields, named or caller.only_model or DEFAULT_MODEL)
-        subject = said.key if said else task_id
+        subject = idempotency.key if idempotency else task_id
         plan = tasks.current.plan(caller, name, partial(has_image, payload_fields), subject)
     else:
         plan = filled.plan
@@ -246,7 +246,7 @@ def _make(
         tell_model=plan.asked != DEFAULT_MODEL or plan.rule is not None,
     )
     check_model(caller, plan.asked)
-    name_task(task, said)
+    name_task(task, idempotency)
     trace(request, task)
     if asynchronous:
         return task, AnswerMode.LATER

@@ -35,8 +35,10 @@ async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> P
     """Return a request as a task. Nothing else of the body remains in memory."""
     body, fields = await read_json(tasks, request)
     wanted = read(fields)
-    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
-    task = task_of(tasks, caller, request, wanted.task_type, body, fields, said, wanted.streamed is not None)
+    idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    task = task_of(
+        tasks, caller, request, wanted.task_type, body, fields, idempotency, wanted.streamed is not None
+    )
     return ParsedCall(task, wanted.streamed, wanted.whole)
 
 

@@ -33,7 +33,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """Return a request as a task. Of the body, only the parts to be stored remain in memory."""
     body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
-    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     wishes = await tasks.bodies.run(len(body), read_storage_options, fields)
     stored, most = tasks.responses, tasks.settings.max_body_bytes
     previous, background = wishes.previous, wishes.background
@@ -43,15 +43,15 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     known = await stored.referenced(owner, wishes.references, most)
     task_id = new_task_id(time.time_ns() // 1_000_000)
     size = len(body) + sum(map(len, history)) + sum(map(len, known.values()))
-    asked = await tasks.bodies.run(
+    chat = await tasks.bodies.run(
         size, chat_of, fields, stream=stream, store=stores, most=most, history=history, known=known
     )
     task = task_of(
-        *(tasks, caller, request, "openaiLike", asked.payload, asked.fields, said, stream),
+        *(tasks, caller, request, "openaiLike", chat.payload, chat.fields, idempotency, stream),
         wait=not background,
         task_id=task_id,
     )
-    pending = stored.pending(task, wishes, stores=stores, echo=asked.echo, input_items=asked.input_items)
+    pending = stored.pending(task, wishes, stores=stores, echo=chat.echo, input_items=chat.input_items)
     if background:
         instead = partial(_in_background, tasks, owner, request, task, pending, stream)
         return ParsedCall(task, None, None, instead)

@@ -47,8 +47,8 @@ async def routes(request: Framed, caller: CallerDep) -> Response:
                 _rule(route.rule(tier, image=True), current.settings, tier) if route.varies_by_image else None
             )
             template = plain.template or (name if name in plans.templates else None)
-            said = {"name": name, "tier": tier, "template": template, "vision": vision}
-            listed.append(said | _rule(plain, current.settings, tier))
+            shown = {"name": name, "tier": tier, "template": template, "vision": vision}
+            listed.append(shown | _rule(plain, current.settings, tier))
     templates = [template_fields(template) for _, template in sorted(plans.templates.items())]
     chains = [declared_chain(current, name) for name in sorted(current.settings.chains)]
     return answer({"routes": listed, "templates": templates, "chains": chains})

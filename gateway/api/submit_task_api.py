@@ -69,7 +69,7 @@ def _submitted(task_id: str, state: State, enqueued_ms: int, place: Place) -> di
 
 
 async def _read(tasks: Tasks, caller: Caller, request: Request, fields: RawObject) -> TaskSpec:
-    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
+    idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     for member in fields:
         if member not in SUBMIT:
             raise bad_request(f"There is no member {member[:100]!r}{suggestion(member, SUBMIT)}", member)
@@ -88,20 +88,20 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, fields: RawObjec
     text, length = await tasks.bodies.run(size, read_body, fields) if TYPES[kind] == HTTP else (None, 0)
     usual = "" if TYPES[kind] == PERMIT else "POST" if text else "GET"
     method = (read_text(fields, "http_method") or usual).upper()
-    asked = EndpointRequest(
+    target = EndpointRequest(
         url, method, body=text, bytes_of_body=length, content_type=JSON_TYPE if text else ""
     )
     task_id = new_task_id(now_ms())
-    subject = said.key if said else task_id
+    subject = idempotency.key if idempotency else task_id
     options = Options(wait=False, priority=priority)
     try:
         task = endpoint_task(
-            tasks.current, caller, asked, TYPES[kind], options, task_id=task_id, subject=subject
+            tasks.current, caller, target, TYPES[kind], options, task_id=task_id, subject=subject
         )
     except ApiError as error:
         error.param = _PARAMS.get(error.param or "", error.param)
         raise
-    name_task(task, said)
+    name_task(task, idempotency)
     trace(request, task)
     return task
 
@@ -133,22 +133,22 @@ async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
             raise
         archived = await tasks.poll.archived(task_id, caller)
         read_log = msgspec.json.decode(archived.answer, type=_Archived)
-        told = _result(read_log.result) if read_log.result else _failure(read_log.error, read_log.code)
+        members = _result(read_log.result) if read_log.result else _failure(read_log.error, read_log.code)
         times = archived.enqueued_ms, 0, archived.ended_ms
-        await request.respond(200, _encoded(State(archived.state), told, 0, 0, *times), headers)
+        await request.respond(200, _encoded(State(archived.state), members, 0, 0, *times), headers)
         return
     state = record.state
     if state is State.COMPLETED:
-        told = _result(result if result is not None else b"null")
+        members = _result(result if result is not None else b"null")
     elif state in TERMINAL:
-        told = _failure(shown.get("error", ""), shown.get("code", ""))
+        members = _failure(shown.get("error", ""), shown.get("code", ""))
     else:
         permit = {name: shown[name] for name in PERMIT_MEMBERS if name in shown}
-        told = {"task_result": msgspec.json.encode(permit).decode() if permit else ""}
+        members = {"task_result": msgspec.json.encode(permit).decode() if permit else ""}
     times = record.number("enqueued_at"), record.number("granted_at"), record.number("ended_at")
     ahead = _ahead(state, record.place)
     wait_s = _wait_s(tasks, record, ahead) if state is State.QUEUED else 0
-    await request.respond(200, _encoded(state, told, ahead, wait_s, *times), headers)
+    await request.respond(200, _encoded(state, members, ahead, wait_s, *times), headers)
     await tasks.poll.was_read(caller, task_id, record)
 
 
@@ -202,7 +202,7 @@ def _failure(error: str, code: str) -> dict[str, Any]:
 
 def _encoded(
     state: State,
-    told: dict[str, Any],
+    members: dict[str, Any],
     ahead: int,
     wait_s: int,
     created_ms: int,
@@ -212,7 +212,7 @@ def _encoded(
     return msgspec.json.encode(
         {
             "task_status": STATUSES[state],
-            **told,
+            **members,
             "wait_num": ahead,
             "wait_time": wait_s,
             "created_at": time_text(created_ms),

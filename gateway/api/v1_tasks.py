@@ -69,7 +69,7 @@ def task_of(
     task_type: str,
     body: bytes,
     fields: RawObject,
-    said: IdempotencyKey | None,
+    idempotency: IdempotencyKey | None,
     stream: bool,
     *,
     wait: bool = True,
@@ -80,7 +80,7 @@ def task_of(
     caller = caller.named(fields)
     tasks.calls.name(request, caller)
     options = options_of(request, stream=stream, wait=wait)
-    task = build_openai_task(tasks.current, caller, task_type, body, fields, options, said, task_id)
+    task = build_openai_task(tasks.current, caller, task_type, body, fields, options, idempotency, task_id)
     trace(request, task)
     return task
 

@@ -2,8 +2,7 @@
 
 from typing import Annotated, Literal
 
-from fastapi import Depends, Query, Response
-from fastapi import Request as Framed
+from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairlane.gateway.api.dependencies import (
@@ -14,6 +13,7 @@ from fairlane.gateway.api.dependencies import (
     answer,
     described,
     keyed_router,
+    part,
 )
 from fairlane.gateway.api.operator_schemas import (
     OwnedWebhook,
@@ -81,12 +81,7 @@ class NewSecret(_Body):
     )
 
 
-async def _webhooks(request: Framed) -> Webhooks:
-    webhooks: Webhooks = request.app.gateway.webhooks
-    return webhooks
-
-
-WebhooksDep = Annotated[Webhooks, Depends(_webhooks)]
+WebhooksDep = Annotated[Webhooks, part("webhooks")]
 
 
 @router.get(

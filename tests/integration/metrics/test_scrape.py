@@ -134,7 +134,11 @@ async def test_nobody_without_an_admin_key_reads_metrics(gateway: Start) -> None
     from hashlib import sha256
 
     keys = [
-        {"id": name, "sha256": sha256(name.encode()).hexdigest(), "admin": name == "prometheus"}
+        {
+            "id": name,
+            "sha256": sha256(name.encode()).hexdigest(),
+            "scopes": ["admin" if name == "prometheus" else "call"],
+        }
         for name in ("prometheus", "caller")
     ]
     async with gateway(keys=keys) as talk:
