@@ -68,7 +68,6 @@ from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.configuration import ConfigurationWatch
 from fairlane.gateway.store.connection import NewConnection
 from fairlane.gateway.store.inbox import Inbox
-from fairlane.gateway.tasks.allowances import Allowances
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.chains import ChainRunner
 from fairlane.gateway.tasks.links import StreamLinks
@@ -271,7 +270,6 @@ class Gateway:
         signer = Signer(tickets.mac)
         background = self.dispatcher.background
         issuer = PermitIssuer(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
-        allowances = Allowances(self.scheduler)
         files = Files(
             *(self.database, storage_of(settings), lambda: current.settings.files),
             failed=partial(self.metrics.count, STORAGE_FAILURES),
@@ -304,7 +302,6 @@ class Gateway:
             positions=positions,
             open_answers=open_answers,
             lifecycle=lifecycle,
-            allowances=allowances,
             gate=Gate(self.scheduler, background, signer, lambda: current.endpoints, issuer.ask_later),
             responses=responses,
             files=files,
@@ -340,7 +337,7 @@ class Gateway:
             cancel=cancel,
             links=links,
             forget=Forget(self.database, records.erased, self.scheduler, self.batches.end_of, audit),
-            keys=KeyAdmin(key_store, self.key_cache, current, audit, self.key_tasks, allowances),
+            keys=KeyAdmin(key_store, self.key_cache, current, audit, self.key_tasks, self.scheduler),
             quota=self.quota,
             overrides=OverrideAdmin(override_store, self.overrides, current, self.scheduler),
             endpoints=endpoints,

@@ -7,6 +7,7 @@ from fairlane import __version__
 from fairlane.gateway.api.dependencies import CallerDep, answer, described, keyed_router
 from fairlane.gateway.api.operator_schemas import Account
 from fairlane.gateway.settings import MODES
+from fairlane.gateway.tasks.limits import limit_fields
 
 router = keyed_router("account")
 
@@ -31,8 +32,8 @@ async def caller(request: Framed, caller: CallerDep) -> Response:
             "tiers": sorted(gateway.current.settings.tiers) if caller.delegating else [caller.tier],
             "modes": list(MODES),
             "version": __version__,
-            **await gateway.tasks.allowances.describe(
-                caller.user, "" if caller.claims else caller.key_limits, caller.user_limits
+            **await limit_fields(
+                gateway.scheduler, caller.user, "" if caller.claims else caller.key_limits, caller.user_limits
             ),
             "quota": await gateway.quota.own(caller),
         }

@@ -22,12 +22,13 @@ from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.bodies import Note, optional, read_body, refusal, refused
 from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, unusable_key
 from fairlane.gateway.settings.parts import Identifier
-from fairlane.gateway.tasks.allowances import Allowances
+from fairlane.gateway.tasks.limits import limit_fields
 from fairlane.gateway.tasks.tasks_by_key import KeyTasks
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.limits import pack
 from fairlane.queues.overrides import Actor
+from fairlane.queues.scheduler import Scheduler
 
 MAX_KEYS = 100_000
 """Those included that are over: all are held in memory, by each process."""
@@ -113,7 +114,7 @@ class KeyAdmin:
         current: Current,
         audit: AuditRecord,
         tasks: KeyTasks,
-        allowances: Allowances,
+        scheduler: Scheduler,
     ) -> None:
         """`key_cache`: hears of a change here at once, and knows the keys while the database is away."""
         self._store = store
@@ -121,7 +122,7 @@ class KeyAdmin:
         self._current = current
         self._audit = audit
         self._tasks = tasks
-        self._allowances = allowances
+        self._scheduler = scheduler
 
     # ---- what there is ----------
 
@@ -164,7 +165,8 @@ class KeyAdmin:
         of_key = pack(settings.get("limits") or {})
         of_user = pack(settings.get("user_limits") or {}) if user else ""
         try:
-            left = await self._allowances.describe(f"{key_id}/{user}" if user else key_id, of_key, of_user)
+            subject = f"{key_id}/{user}" if user else key_id
+            left = await limit_fields(self._scheduler, subject, of_key, of_user)
         except StoreError:  # the key is shown all the same
             left = {"limits": None, "userLimits": None}
         return {**row, **left, "databaseError": away}

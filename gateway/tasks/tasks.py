@@ -13,7 +13,6 @@ from fairlane.gateway.files.files import Files
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.settings import Settings
-from fairlane.gateway.tasks.allowances import Allowances
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
@@ -45,7 +44,6 @@ class Tasks:
     positions: PositionMonitor
     open_answers: OpenAnswers
     lifecycle: Lifecycle
-    allowances: Allowances
     gate: Gate
     responses: Responses
     files: Files
