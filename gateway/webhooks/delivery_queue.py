@@ -225,11 +225,10 @@ class DeliveryQueue:
             "error": attempt.error,
         }
 
-    async def postpone(self, webhook: Webhook, until_ms: int, why: str = "") -> None:
-        """End the claim of a webhook to which nothing was sent, until `until_ms`; `why` is shown as its error."""
-        columns, values = webhooks.c, {"claim": "", "due": until_ms}
-        if why:
-            values |= {"not_before": until_ms, "error": why}
+    async def postpone(self, webhook: Webhook, until_ms: int, error: str) -> None:
+        """End the claim of a webhook to which nothing was sent, and send nothing until `until_ms`."""
+        columns = webhooks.c
+        values = {"claim": "", "due": until_ms, "not_before": until_ms, "error": error}
         async with self._database.writing() as connection:
             mine = update(webhooks).where(columns.id == webhook.id, columns.claim == webhook.claim)
             await connection.execute(mine.values(values))

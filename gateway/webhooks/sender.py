@@ -4,10 +4,9 @@ A request has a deadline, so a receiver that does not answer delays its own webh
 """
 
 import asyncio
-import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 
@@ -26,7 +25,6 @@ from fairlane.workers.adapters.endpoints.addresses import read_networks
 log = structlog.get_logger("fairlane.gateway")
 
 POLL_S = 1.0
-RETRY_S = 2.0
 MAX_WEBHOOKS = 32
 """Webhooks that a replica sends to at the same time; at most half of them are of one key."""
 MAX_CONCURRENT = 8
@@ -36,7 +34,6 @@ MARGIN_MS = 20_000
 CLOSE_S = 5.0
 POSTPONE_MS = 3_600_000
 _INVALID_KEY = "Nothing is sent while its key is not valid."
-_UNEXPECTED = "The gateway failed to send; its log says how."
 
 
 class Sender:
@@ -101,16 +98,10 @@ class Sender:
                 await self._send_due(webhook)
             else:
                 await self._queue.postpone(webhook, self._now_ms() + POSTPONE_MS, _INVALID_KEY)
-        except asyncio.CancelledError:
-            with contextlib.suppress(DatabaseUnavailable):
-                await self._queue.postpone(webhook, self._now_ms())
-            raise
         except DatabaseUnavailable:
             pass  # the claim ends by itself, and the deliveries are sent again
-        except Exception:  # a bug: retried in an hour, so that it is logged no more often
+        except Exception:  # the same
             log.exception("cannot send a webhook", replica=self._replica, webhook=webhook.id)
-            with contextlib.suppress(DatabaseUnavailable):
-                await self._queue.postpone(webhook, self._now_ms() + POSTPONE_MS, _UNEXPECTED)
         finally:
             self._of_key[webhook.key_id] -= 1
             if not self._of_key[webhook.key_id]:
@@ -121,7 +112,10 @@ class Sender:
         most = 1 if webhook.health.failures else MAX_CONCURRENT
         deliveries = await self._queue.due(webhook, self._now_ms(), most)
         attempts = await asyncio.gather(*(self._send(webhook, delivery) for delivery in deliveries))
-        recorded = await self._record(webhook, list(zip(deliveries, attempts, strict=True)))
+        tuning = self._settings().tuning
+        policy = Policy(tuning.webhook_retry_ms, tuning.webhook_give_up_ms)
+        results = list(zip(deliveries, attempts, strict=True))
+        recorded = await self._queue.record(webhook, results, policy, self._now_ms())
         if recorded is not None:
             self._report(webhook, recorded)
 
@@ -144,19 +138,6 @@ class Sender:
         outcome = "taken" if attempt.succeeded else "failed" if attempt.status is None else "rejected"
         self._metrics.count(WEBHOOK_REQUESTS, outcome)
         return attempt
-
-    async def _record(self, webhook: Webhook, results: Sequence[tuple[Delivery, Attempt]]) -> Recorded | None:
-        """Record results; retried as long as the claim lasts. Raises DatabaseUnavailable."""
-        tuning = self._settings().tuning
-        policy = Policy(tuning.webhook_retry_ms, tuning.webhook_give_up_ms)
-        end = asyncio.get_running_loop().time() + MARGIN_MS / 1000 - RETRY_S
-        while True:
-            try:
-                return await self._queue.record(webhook, results, policy, self._now_ms())
-            except DatabaseUnavailable:
-                if asyncio.get_running_loop().time() >= end:
-                    raise
-            await asyncio.sleep(RETRY_S)
 
     def _report(self, webhook: Webhook, recorded: Recorded) -> None:
         before, now = recorded.before, recorded.now

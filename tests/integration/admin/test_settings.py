@@ -102,19 +102,6 @@ async def test_another_replicas_newer_configuration_is_told_where_it_holds(
 
 
 @pytest.mark.slow
-async def test_with_redis_away_the_configuration_is_told_and_that_there_may_be_more(gateway: Start) -> None:
-    async with gateway(keys=KEYS) as talk:
-        link = talk.served.gateway.link
-        await talk.http.patch("/api/admin/queues/paid_stream", json={"weight": 5}, headers=bearer("ops"))
-        await link.close()
-        answer = await told(talk.http)
-        assert answer["storeError"]
-        assert answer["replicas"] == []
-        shown = {one["name"]: one["value"] for one in answer["settings"]}
-        assert shown["queues.paid_stream.weight"] == 8
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_reload_tells_since_when_and_what_waits_for_a_restart(
     redis_url: str, tmp_path: Path, processes: int

@@ -2,11 +2,9 @@
 
 import asyncio
 import logging
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,52 +203,3 @@ async def test_without_the_package_there_is_a_warning_and_everything_else(
             answer = await talk.http.post("/v1/chat/completions", json=CHAT, headers={"traceparent": CALLER})
             assert answer.text.endswith("data: [DONE]\n\n")
         assert provider.headers[0]["traceparent"] == CALLER
-
-
-UNTRACED = """
-import asyncio, sys
-NOT_OURS = {"opentelemetry.exporter", "opentelemetry.proto", "prometheus_client", "requests", "google.protobuf"}
-if blocked := sys.argv[3:]:
-    sys.modules["opentelemetry.sdk"] = None  # FastAPI and redis-py import the API without it
-    NOT_OURS.add("opentelemetry.sdk.")
-from pathlib import Path
-from tests.support.talk import talking
-from fairlane.workers.sdk import Worker
-
-async def main(redis_url, folder):
-    worker = Worker("w", slots=1)
-
-    @worker.handler(models=["m"])
-    async def answer(task, context):
-        yield "hello"
-
-    async with talking(redis_url, Path(folder)) as talk:
-        worker.gateway = talk.served.url
-        stop = asyncio.Event()
-        serving = asyncio.create_task(worker.serve(stop))
-        await talk.workers(1)
-        answer = await talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []})
-        assert answer.status_code == 200, answer.text
-        stop.set()
-        await serving
-
-asyncio.run(main(*sys.argv[1:3]))
-print(sorted({name for name in sys.modules if name.startswith(tuple(NOT_OURS))}))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("blocked", [[], ["blocked"]], ids=["installed", "not installed"])
-async def test_nothing_is_loaded_for_traces_or_metrics_before_somebody_wants_them(
-    redis_url: str, tmp_path: Path, blocked: list[str]
-) -> None:
-    run = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", UNTRACED, redis_url, str(tmp_path), *blocked),
-        cwd=Path(__file__).parents[3],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    async with asyncio.timeout(60):
-        output, _ = await run.communicate()
-    assert run.returncode == 0, output.decode()
-    assert output.decode().splitlines()[-1] == "[]"

@@ -5,11 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import standardwebhooks
-from structlog.testing import capture_logs
 from tests.integration.native.keys import key, secret
 from tests.support.databases import place_database
 from tests.support.receivers import LOCAL, Got, Receiver, Reply, receiving
@@ -18,7 +17,6 @@ from tests.support.talk import Talk, talking
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.webhooks import store
-from fairlane.gateway.webhooks.delivery import Attempt, WebhookClient
 from fairlane.gateway.webhooks.enqueue import End, enqueue
 from fairlane.gateway.webhooks.sender import Sender
 
@@ -296,30 +294,3 @@ async def test_nothing_is_sent_while_the_key_is_invalid(
         assert receiver.connections == 0
         sender._is_valid = is_valid
         await until(lambda: receiver.got, "the request")
-
-
-async def test_a_bug_is_logged_and_the_delivery_retried_in_an_hour(start: Start) -> None:
-    class Broken:
-        """A client with a bug."""
-
-        async def post(self, *_: Any, **__: Any) -> Attempt:
-            raise RuntimeError("a bug")
-
-        async def aclose(self) -> None:
-            pass
-
-    async with start() as talk, receiving() as receiver:
-        sender = sender_of(talk)
-        sender._client = cast(WebhookClient, Broken())
-        made = await hook(talk, receiver)
-        await end(talk, "batch_1")
-
-        async def put_off() -> bool:
-            async with talk.served.gateway.database.reading() as connection:
-                row: Any = await store.find(connection, made["id"], None)
-            return bool(row.error) and row.due > sender._now_ms() + 3_000_000
-
-        with capture_logs() as logs:
-            await until(put_off)
-        assert [line["event"] for line in logs if line["log_level"] == "error"] == ["cannot send a webhook"]
-        assert await told_error(talk, made) == "The gateway failed to send; its log says how."
