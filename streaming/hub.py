@@ -26,13 +26,13 @@ log = structlog.get_logger("fairlane.streaming")
 KEEP_EVENTS = 256
 KEEP_BYTES = 64 * 1024
 SILENT_S = 5.0
-PAGE_AGAIN_S = 0.2
+PAGE_RETRY_S = 0.2
 TICK_S = 0.25
 """How exact long waits of readers are."""
 PRECISE_S = 1.0
 """Shorter waits have timers of their own."""
 KEEP_ALIVE_S = 5.0
-COMPARED = 500
+MAX_COMPARED = 500
 MAX_CONCURRENT_PAGES = 4
 """Readings of logs under way: a single event may be large, and what is asked of Redis behind them waits."""
 PAGE_BYTES = 128 * 1024
@@ -41,7 +41,7 @@ PAGE_BYTES = 128 * 1024
 
 Take = Callable[[list[Event]], int]
 """Takes events as they come: how many of them, from the first on. See `Reader.next`."""
-NONE_YET: deque[Event] = deque()
+NO_EVENTS: deque[Event] = deque()
 """Stands for the events of every feed that has none, which are most of those that wait. Never appended to."""
 
 
@@ -62,17 +62,17 @@ class LiveLog:
         "_waiting",
         "begun",
         "ended",
+        "ephemeral",
+        "ephemeral_epoch",
+        "ephemeral_number",
         "events",
         "fetching",
-        "heard",
         "keep_alive",
+        "known_top",
+        "last_seen",
         "lost",
-        "notice",
-        "notice_epoch",
-        "notice_number",
         "readers",
         "registered",
-        "seen",
         "task_id",
         "top",
         "top_epoch",
@@ -86,28 +86,28 @@ class LiveLog:
         self.task_id = task_id
         self.user = user
         """The task's user; empty as long as it is not known."""
-        self.events: deque[Event] = NONE_YET
+        self.events: deque[Event] = NO_EVENTS
         self.top = 0
         self.top_epoch = 0
-        self.heard = 0
+        self.known_top = 0
         self.registered = True
         self.begun = True
         """Whether there is a log: not before its task is submitted."""
         self.ended = False
         self.lost = False
-        self.notice: Event | None = None
-        self.notice_number = 0
-        self.notice_epoch = 0
+        self.ephemeral: Event | None = None
+        self.ephemeral_number = 0
+        self.ephemeral_epoch = 0
         """Of the attempt that it is about; 0: not known."""
         self.readers = 0
         self.keep_alive = 0
-        self.seen = hub.time()
+        self.last_seen = hub.time()
         self.fetching: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """The task has been submitted: its log is there."""
         self.begun = True
-        self.seen = self._hub.time()
+        self.last_seen = self._hub.time()
 
     def accept(self, events: Sequence[Event], *, follows: bool = False) -> None:
         """Take `events`, neighbours in the log, from wherever: known ones are dropped, a gap is filled from the log.
@@ -122,7 +122,7 @@ class LiveLog:
         follows = follows or not top
         for event in events:
             if event.seq == top + 1 and (follows or event.epoch == self.top_epoch):  # 1
-                if self.events is NONE_YET:
+                if self.events is NO_EVENTS:
                     self.events = deque()
                 self.events.append(event)
                 self._bytes += len(event.data)
@@ -132,16 +132,16 @@ class LiveLog:
                     self.ended = True
                 follows = True
             elif event.seq > top:  # 2
-                self.expect(event.seq)
+                self.catch_up(event.seq)
                 break
             elif self._contradicts(event, top):  # 3
-                self.lose()
+                self.invalidate()
                 break
             else:
                 follows = event.seq == top
         if top != self.top:
             self.top = top
-            self.seen = self._hub.time()
+            self.last_seen = self._hub.time()
             while len(self.events) > KEEP_EVENTS or (self._bytes > KEEP_BYTES and len(self.events) > 1):
                 self._bytes -= len(self.events.popleft().data)
             self.wake()
@@ -162,19 +162,19 @@ class LiveLog:
             return not seq or epoch == self.top_epoch
         return not 0 < back < len(self.events) or self.events[-1 - back].epoch == epoch
 
-    def expect(self, seq: int) -> None:
+    def catch_up(self, seq: int) -> None:
         """The log is known to reach `seq` (0 = further than the feed): bring the feed up to it."""
-        self.heard = max(self.heard, seq)
+        self.known_top = max(self.known_top, seq)
         self._hub.fetch(self)
 
-    def jump(self, epoch: int, top: int, ended: bool) -> None:
+    def skip_to(self, epoch: int, top: int, ended: bool) -> None:
         """The log is longer than what is known here: readers take what lies behind from the log itself."""
         self.events.clear()
         self._bytes = 0
         self.top, self.top_epoch, self.ended = top, epoch, ended
         self.wake()
 
-    def lose(self) -> None:
+    def invalidate(self) -> None:
         """Give up: every reader here must start over. New readers get another feed."""
         self.lost = True
         self._hub.drop(self)
@@ -182,18 +182,18 @@ class LiveLog:
 
     def show(self, event: Event) -> None:
         """Show an event that is not logged to the current readers; only the latest is kept."""
-        self.notice = event
-        self.notice_number += 1
-        self.notice_epoch = self.top_epoch
+        self.ephemeral = event
+        self.ephemeral_number += 1
+        self.ephemeral_epoch = self.top_epoch
         self.wake()
 
-    def notice_for(self, seq: int) -> Event | None:
-        """The notice, if it is new to a reader that has read all before it, up to `seq`.
+    def ephemeral_for(self, seq: int) -> Event | None:
+        """The event that is not logged, if it is new to a reader that has read all before it, up to `seq`.
 
         What an attempt before the newest one said is not shown any more.
         """
-        read = seq >= max(self.top, self.heard)
-        return self.notice if read and self.notice_epoch in (0, self.top_epoch) else None
+        read = seq >= max(self.top, self.known_top)
+        return self.ephemeral if read and self.ephemeral_epoch in (0, self.top_epoch) else None
 
     def wake(self) -> None:
         """Let the waiting readers look again."""
@@ -213,11 +213,11 @@ class LiveLog:
             return list(self.events)
         return [self.events[i] for i in range(held - count, held)]
 
-    def await_by(self, reader: "Reader") -> None:
+    def add_waiter(self, reader: "Reader") -> None:
         """Wake a reader when something may have changed, until it is forgotten."""
         self._waiting[reader] = None
 
-    def forget(self, reader: "Reader") -> None:
+    def remove_waiter(self, reader: "Reader") -> None:
         """This one waits no more."""
         self._waiting.pop(reader, None)
 
@@ -230,7 +230,7 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 class Reader:
     """One reading of one task's log from a cursor on. Its creator opens and releases the feed.
 
-    `notices`: it is shown what is not logged (`queued`, `progress`) too.
+    `ephemerals`: it is shown what is not logged (`queued`, `progress`) too.
     """
 
     __slots__ = (
@@ -239,8 +239,8 @@ class Reader:
         "_held",
         "_hub",
         "_interrupted",
-        "_notice",
-        "_notices",
+        "_last_ephemeral",
+        "_show_ephemeral",
         "_take",
         "_timeout",
         "_waiter",
@@ -250,11 +250,11 @@ class Reader:
     )
 
     def __init__(
-        self, hub: "Hub", feed: LiveLog, epoch: int = 0, seq: int = 0, *, notices: bool = False
+        self, hub: "Hub", feed: LiveLog, epoch: int = 0, seq: int = 0, *, ephemerals: bool = False
     ) -> None:
         self._hub = hub
-        self._notices = notices
-        self._notice = 0
+        self._show_ephemeral = ephemerals
+        self._last_ephemeral = 0
         self._interrupted = False
         self.feed = feed
         self.epoch = epoch
@@ -275,9 +275,9 @@ class Reader:
         Events that come while this waits are offered to `take` first, as they come and without waking the caller, unless
         it leaves some; what it takes is read, and the time begins again. What it raises is raised here.
 
-        Behind all of them comes the newest notice, if it is new to a reader who wants it. A loop of calls blocks no other task:
-        whenever it returns [] it has let others run, and everything else that it returns is consumed. While Redis does not answer
-        it waits, also for what lies only there. Raises Lost, and Interrupted when there is nothing more to return.
+        Behind all of them comes the newest event that is not logged, if it is new to a reader that wants it. A loop of calls
+        blocks no other task: if it returns [] it has let others run, and all other results are consumed. While Redis does not
+        answer it waits, also for events that only the log has. Raises Lost, and Interrupted when there is nothing more to return.
         """
         hub = self._hub
         self._timeout = timeout
@@ -292,18 +292,18 @@ class Reader:
                         self.feed.task_id, self.epoch, self.seq, held=self._held, user=self.feed.user
                     )
                 except StoreError:
-                    pause = min(pause, PAGE_AGAIN_S)
+                    pause = min(pause, PAGE_RETRY_S)
                 else:
                     if not events or events[0].seq != self.seq + 1:
                         raise Lost
             if events:
                 self.epoch, self.seq, self._held = events[-1].epoch, events[-1].seq, True
-            notice = None
-            if self._notices and self.feed.notice_number != self._notice:
-                notice = self.feed.notice_for(self.seq)
-            if notice is not None:
-                self._notice = self.feed.notice_number
-                events = [*(events or ()), notice]
+            ephemeral = None
+            if self._show_ephemeral and self.feed.ephemeral_number != self._last_ephemeral:
+                ephemeral = self.feed.ephemeral_for(self.seq)
+            if ephemeral is not None:
+                self._last_ephemeral = self.feed.ephemeral_number
+                events = [*(events or ()), ephemeral]
             if events:
                 return events
             if self.feed.lost:
@@ -316,19 +316,19 @@ class Reader:
                 return []
             self._take = take
             waiter = self._waiter = hub.loop.create_future()
-            self.feed.await_by(self)
+            self.feed.add_waiter(self)
             due = hub.loop.time() + pause
             timer = hub.loop.call_at(due, _resolve, waiter) if pause < PRECISE_S else None
-            slot = hub.ticks.add(due, waiter) if timer is None else 0
+            slot = hub.timers.add(due, waiter) if timer is None else 0
             try:
                 await waiter  # here: another frame would cost each quiet stream 300 bytes
             finally:
                 self._take = self._waiter = None
-                self.feed.forget(self)
+                self.feed.remove_waiter(self)
                 if timer is not None:
                     timer.cancel()
                 else:
-                    hub.ticks.discard(slot, waiter)
+                    hub.timers.discard(slot, waiter)
             if self._broken is not None:
                 raise self._broken
             suspended = True
@@ -340,7 +340,11 @@ class Reader:
     def woken(self) -> None:
         """The feed's: something may have changed."""
         feed, take = self.feed, self._take
-        shows = self._notices and feed.notice_number != self._notice and feed.notice_for(feed.top) is not None
+        shows = (
+            self._show_ephemeral
+            and feed.ephemeral_number != self._last_ephemeral
+            and feed.ephemeral_for(feed.top) is not None
+        )
         if take is not None and not (shows or feed.lost or self._interrupted):
             events = feed.after(self.seq)
             if events:
@@ -375,7 +379,7 @@ class Hub:
         self._semaphore = FairSemaphore(MAX_CONCURRENT_PAGES)
         self.silent_s = SILENT_S
         self.loop = asyncio.get_running_loop()
-        self.ticks: TimerWheel[asyncio.Future[None]] = TimerWheel(self.loop, TICK_S, _resolve, early=False)
+        self.timers: TimerWheel[asyncio.Future[None]] = TimerWheel(self.loop, TICK_S, _resolve, early=False)
         self.time: Callable[[], float] = self.loop.time
         self._checker: asyncio.Task[None] | None = None
         self._check_now = asyncio.Event()
@@ -446,20 +450,20 @@ class Hub:
         top = record.number("top_seq")
         epoch, _ = parse_event_id(record.fields.get("end_id") or f"{record.epoch}-{top}")
         if not feed.lost and not feed.agrees(epoch, top):
-            feed.lose()
+            feed.invalidate()
         if feed.lost:
             self.release(feed)
             feed = self.open(feed.task_id)
         feed.user = record.fields["user"]
         if top > feed.top:
-            feed.jump(epoch, top, record.state in TERMINAL_STATES)
+            feed.skip_to(epoch, top, record.state in TERMINAL_STATES)
         self._show_last(feed, record)
         return record, feed
 
     def _show_last(self, feed: LiveLog, record: Record) -> None:
         """Show who joins the last progress of the task, unless the feed has one of its attempt."""
-        kept = feed.notice is not None and feed.notice.type == "progress"
-        if record.progress and not (kept and feed.notice_epoch in (0, feed.top_epoch)):
+        kept = feed.ephemeral is not None and feed.ephemeral.type == "progress"
+        if record.progress and not (kept and feed.ephemeral_epoch in (0, feed.top_epoch)):
             feed.show(Event(0, 0, "progress", record.progress))
 
     def show(self, task_id: str, event: Event) -> None:
@@ -498,7 +502,7 @@ class Hub:
             if feed is not None:
                 epoch, _, seq = event_id.partition(b"-")
                 if int(seq) > feed.top or int(epoch) != feed.top_epoch:
-                    feed.expect(int(seq))
+                    feed.catch_up(int(seq))
 
     def wake_all(self) -> None:
         """Let every reader look again."""
@@ -512,7 +516,7 @@ class Hub:
         renewed immediately.
         """
         for feed in self._feeds.values():
-            feed.seen = -self.silent_s
+            feed.last_seen = -self.silent_s
             if store_lost:
                 feed.registered = False
         if store_lost:
@@ -554,7 +558,7 @@ class Hub:
         try:
             delay = 0.05
             while feed.readers and not feed.lost:
-                heard, top = feed.heard, feed.top
+                known_top, top = feed.known_top, feed.top
                 try:
                     events = await self.page(feed.task_id, feed.top_epoch, top, user=feed.user)
                 except StoreError:
@@ -563,18 +567,18 @@ class Hub:
                     continue
                 except Lost:
                     if feed.top == top:
-                        feed.lose()
+                        feed.invalidate()
                         return
                     continue  # the feed has moved on meanwhile
-                if (events and events[0].seq > top + 1) or (not events and heard > feed.top):
-                    feed.lose()
+                if (events and events[0].seq > top + 1) or (not events and known_top > feed.top):
+                    feed.invalidate()
                     return
                 feed.accept(events, follows=feed.top == top)
-                if feed.heard <= feed.top:
+                if feed.known_top <= feed.top:
                     return
         except Exception:  # the log cannot be read: its readers raise Lost instead of waiting for ever
             log.exception("cannot read a log", task_id=feed.task_id)
-            feed.lose()
+            feed.invalidate()
         finally:
             feed.fetching = None
 
@@ -582,10 +586,10 @@ class Hub:
         """Find lost events: compare the feeds that were silent for a while with their logs, in one round trip."""
         now = self.time()
         silent = [
-            f for f in self._feeds.values() if f.begun and not f.ended and now - f.seen >= self.silent_s
+            f for f in self._feeds.values() if f.begun and not f.ended and now - f.last_seen >= self.silent_s
         ]
-        for at in range(0, len(silent), COMPARED):
-            await self._compare(silent[at : at + COMPARED], now)
+        for at in range(0, len(silent), MAX_COMPARED):
+            await self._compare(silent[at : at + MAX_COMPARED], now)
         return self.silent_s / 2
 
     async def _compare(self, feeds: list[LiveLog], now: float) -> None:
@@ -600,13 +604,13 @@ class Hub:
                 feed.registered = True
         tops = await self._scheduler.log_tops([feed.task_id for feed in feeds])
         for feed, found in zip(feeds, tops, strict=True):
-            feed.seen = now
+            feed.last_seen = now
             if found is None:
-                feed.lose()
+                feed.invalidate()
                 continue
             state, epoch, top = found
             if top > feed.top:
-                feed.expect(top)
+                feed.catch_up(top)
             elif (
                 top
                 and not feed.ended
@@ -639,7 +643,7 @@ class Subscription:
             return None
         record, self._feed = found
         self._feed.keep_alive += self._keep_alive
-        return record, Reader(self._hub, self._feed, notices=True)
+        return record, Reader(self._hub, self._feed, ephemerals=True)
 
     async def __aexit__(self, *_: object) -> None:
         self._feed.keep_alive -= self._keep_alive

@@ -26,16 +26,16 @@ from fairlane.streaming.events import Event, chunk_data, compose, parse_event_id
 log = structlog.get_logger("fairlane.streaming")
 
 RETRY_FIRST_S = 0.05
-RETRY_MOST_S = 1.0
+MAX_RETRY_S = 1.0
 REFILL_EVENTS = 512
 """Acknowledged events kept to refill a log whose end was lost with a crash of Redis."""
 MAX_UNSENT_BYTES = 8 << 20
 """Output that may wait while Redis does not answer."""
 EARLIER_EVENT_BYTES = 512
 """What each event of earlier attempts counts, in the middle: their sizes are not known any more, and none was output."""
-WITHHELD_CHARS = 16_384
+BUFFERED_CHARS = 16_384
 """Output that is withheld becomes an event when it is so long: no reader gets it as it comes."""
-SHOW_S = 0.2
+PROGRESS_INTERVAL_S = 0.2
 """What is not logged (progress) is shown no more often."""
 STAGE_DONE = frozenset({"moved", "ended", "waits"})
 """Answers to the end of a stage that say that it was written."""
@@ -88,30 +88,30 @@ class TaskWriter:
     __slots__ = (
         "_acknowledged",
         "_batcher",
+        "_buffered",
         "_busy",
         "_closed",
         "_coalescer",
+        "_discards",
         "_end",
         "_failed",
-        "_full",
         "_grant",
-        "_held",
         "_loop",
         "_max_bytes",
-        "_muted",
         "_owner",
+        "_pending_progress",
+        "_progress_after",
         "_ready",
         "_retry_s",
         "_scheduler",
         "_sending",
+        "_sending_progress",
         "_seq",
         "_show_after",
         "_show_timer",
-        "_shown",
-        "_shown_behind",
         "_slot",
+        "_too_large",
         "_unsent",
-        "_withheld",
         "chunks",
         "logged_bytes",
         "pieces",
@@ -141,20 +141,20 @@ class TaskWriter:
         self._busy = False  # a call is under way, or waits to be tried again
         self._seq = grant.start_seq + 1
         self._acknowledged: deque[Event] = deque(maxlen=REFILL_EVENTS)
-        self._held: Event | None = None
+        self._pending_progress: Event | None = None
         self._show_after = 0.0
         self._show_timer: asyncio.TimerHandle | None = None
-        self._shown: Event | None = None
-        self._shown_behind = 0
+        self._sending_progress: Event | None = None
+        self._progress_after = 0
         self._slot: int | None = None
         self._retry_s = RETRY_FIRST_S
         self._end: End | Step | None = None
-        self._full = False
+        self._too_large = False
         self._failed = False
         self._closed = False
         self._unsent = 0
-        self._withheld: list[EventFields] | None = None
-        self._muted = False
+        self._buffered: list[EventFields] | None = None
+        self._discards = False
         self.chunks = 0
         self.text_bytes = 0
         """Of all that was written, except other members (`extra`)."""
@@ -166,18 +166,18 @@ class TaskWriter:
     @property
     def has_output(self) -> bool:
         """True once a chunk was accepted that is logged, or will be: no retry is possible from then on."""
-        return self.chunks > 0 and self._withheld is None and not self._muted
+        return self.chunks > 0 and self._buffered is None and not self._discards
 
-    def mute(self) -> None:
+    def discard_output(self) -> None:
         """Log no output at all, as there is no reader. It is counted, and the caller keeps it. Call this before the first."""
-        self._muted = True
+        self._discards = True
 
-    def withhold(self) -> None:
+    def buffer_until_end(self) -> None:
         """Log no output before the task is completed, and none if it is not, so that no reader has seen any then.
 
         Call this before the first output. It is kept in memory, `max_bytes` of it at most.
         """
-        self._withheld = []
+        self._buffered = []
 
     def chunk(self, index: int, kind: str, delta: str | bytes) -> None:
         """Take one delta of the worker; text for the kinds made of text, JSON for the others."""
@@ -202,35 +202,36 @@ class TaskWriter:
     def show(self, event: Event) -> None:
         """Show an event that is not logged (`progress`), behind the output so far: readers get that first.
 
-        At most one each SHOW_S; of those between, and while Redis does not answer, the newest. None is shown behind the end.
+        At most one in PROGRESS_INTERVAL_S is shown; of those between, and while Redis does not answer, the newest. None
+        follows the end.
         """
         if self._closed or self._end or self._failed:
             return
-        self._held = event
+        self._pending_progress = event
         if self._show_timer is None:
             pause = self._show_after - self._loop.time()
             if pause <= 0:
-                self._show_held()
+                self._show_pending()
             else:
-                self._show_timer = self._loop.call_later(pause, self._show_held)
+                self._show_timer = self._loop.call_later(pause, self._show_pending)
 
-    def _show_held(self) -> None:
+    def _show_pending(self) -> None:
         """Its turn has come: send all output before it."""
         self._stop_show_timer()
-        if self._held is None or self._closed or self._end or self._failed:
+        if self._pending_progress is None or self._closed or self._end or self._failed:
             return
-        self._shown, self._held = self._held, None
-        self._show_after = self._loop.time() + SHOW_S
+        self._sending_progress, self._pending_progress = self._pending_progress, None
+        self._show_after = self._loop.time() + PROGRESS_INTERVAL_S
         self._collect()
-        self._shown_behind = self._seq + len(self._sending) + len(self._ready)
+        self._progress_after = self._seq + len(self._sending) + len(self._ready)
         self._show()
         self.pump()
 
     def _show(self) -> None:
         """Show what waits, if all that it stands behind is acknowledged."""
-        event = self._shown
-        if event is not None and self._seq >= self._shown_behind:
-            self._shown = None
+        event = self._sending_progress
+        if event is not None and self._seq >= self._progress_after:
+            self._sending_progress = None
             self._owner.show(self._grant, event)
 
     def _stop_show_timer(self) -> None:
@@ -242,11 +243,11 @@ class TaskWriter:
         """Send what is due. Call it once after the chunks of a frame."""
         if self._busy or self._closed or self._end or self._failed:
             return
-        if not (self._coalescer.runs or self._ready or self._full):
+        if not (self._coalescer.runs or self._ready or self._too_large):
             return
         now = time.monotonic() * 1000
-        if self._withheld is not None or self._muted:
-            if self._coalescer.size >= WITHHELD_CHARS:
+        if self._buffered is not None or self._discards:
+            if self._coalescer.size >= BUFFERED_CHARS:
                 self._collect()
             self._send_ready()
             return
@@ -258,7 +259,7 @@ class TaskWriter:
         self._send_ready()
 
     def _send_ready(self) -> None:
-        if self._full:
+        if self._too_large:
             self._owner.on_unwritable(self._grant, "too_large")
         elif self._ready:
             self._send()
@@ -266,7 +267,7 @@ class TaskWriter:
     def fits(self, size: int) -> bool:
         """Whether an end of `size` bytes may follow all output so far."""
         self._collect()
-        return not self._full and self.logged_bytes + size <= self._max_bytes
+        return not self._too_large and self.logged_bytes + size <= self._max_bytes
 
     def finish(
         self,
@@ -284,12 +285,12 @@ class TaskWriter:
         """End the task with everything that is left and its terminal event; tried until Redis answers."""
         if self._closed or self._end:
             return
-        if self._held is not None:
-            self._show_held()
+        if self._pending_progress is not None:
+            self._show_pending()
         self._collect()
-        if self._withheld is not None and state is State.COMPLETED:
-            self._ready += self._withheld
-            self._withheld = None
+        if self._buffered is not None and state is State.COMPLETED:
+            self._ready += self._buffered
+            self._buffered = None
         terminal = (TERMINAL_KINDS[state], compose(self._grant.task_id, now_ms(), fragment))
         nonce = self._scheduler.nonce()
         self._end = End(state, code, terminal, used, nonce, want, models, worker, keep_ms, upstream)
@@ -300,12 +301,12 @@ class TaskWriter:
         """Complete a stage of a chain, or a part of one, behind everything that is left; tried until Redis answers."""
         if self._closed or self._end:
             return
-        if self._held is not None:
-            self._show_held()
+        if self._pending_progress is not None:
+            self._show_pending()
         self._collect()
-        if self._withheld is not None:
-            self._ready += self._withheld
-            self._withheld = None
+        if self._buffered is not None:
+            self._ready += self._buffered
+            self._buffered = None
         self._end = step
         if not self._busy:
             self._send()
@@ -339,24 +340,24 @@ class TaskWriter:
         ts = now_ms()
         for piece in self._coalescer.take(time.monotonic() * 1000):
             self._add("chunk", chunk_data(task_id, ts, piece.index, piece.kind, piece.delta_json, piece.n))
-            if self._full:
+            if self._too_large:
                 return
 
     def _add(self, kind: str, data: bytes) -> None:
         """Take an event into the log, unless it is full."""
         self.logged_bytes += len(data)
         if self.logged_bytes > self._max_bytes:
-            self._full = True
-        elif kind == "chunk" and self._muted:
+            self._too_large = True
+        elif kind == "chunk" and self._discards:
             pass
-        elif not self._failed and kind == "chunk" and self._withheld is not None:
-            self._withheld.append((kind, data))
+        elif not self._failed and kind == "chunk" and self._buffered is not None:
+            self._buffered.append((kind, data))
         elif not self._failed:
             self._ready.append((kind, data))
 
     def _wait(self, size: int) -> None:
         """Count the bytes that wait to be sent, which are bounded while Redis does not answer."""
-        if self._withheld is None and not self._muted:
+        if self._buffered is None and not self._discards:
             self._unsent += size
         if len(self._coalescer.runs) >= CALL_EVENTS:  # so that they count for what the log may take
             self._collect()
@@ -407,7 +408,7 @@ class TaskWriter:
     def _send_later(self) -> None:
         self._busy = True
         self._loop.call_later(self._retry_s, self._send)
-        self._retry_s = min(self._retry_s * 2, RETRY_MOST_S)
+        self._retry_s = min(self._retry_s * 2, MAX_RETRY_S)
 
     def on_appended(self, outcome: str, top: int) -> None:
         self._busy = False
@@ -490,7 +491,7 @@ class TaskWriter:
             events.append(terminal)
         self._unsent = sum(len(data) for _, data in self._ready) if self._ready else 0
         self._owner.deliver(self._grant.task_id, events)
-        if self._shown is not None and terminal is None:
+        if self._sending_progress is not None and terminal is None:
             self._show()
 
     def _on_error(self, error: BaseException) -> None:
@@ -529,6 +530,6 @@ class TaskWriter:
         if self._slot is not None:
             self._stop_timer(self._slot)
         self._coalescer.take(0)
-        self._ready, self._sending, self._withheld = [], [], None if self._withheld is None else []
+        self._ready, self._sending, self._buffered = [], [], None if self._buffered is None else []
         self._seq = 0  # where the log ends is known to Redis alone
         self._owner.on_unwritable(self._grant, why)

@@ -310,7 +310,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
             del submitted  # the stream can last long
             came_to_end = await serve(
                 request,
-                Reader(tasks.hub, feed, notices=True),
+                Reader(tasks.hub, feed, ephemerals=True),
                 stream,
                 tasks.open_answers,
                 headers=[(b"x-task-id", task_id.encode()), *(REPLAYED if follow.joined_at else ())],

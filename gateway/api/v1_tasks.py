@@ -210,7 +210,7 @@ async def respond(
             info, queue, model, joined = follow.info, task.queue, submitted.line, follow.joined_at is not None
             task_id = info.task_id
             shown = TaskStream(streamed(info), hub.time, place)
-            reader = Reader(hub, feed, notices=True)
+            reader = Reader(hub, feed, ephemerals=True)
             keepalive_s = tasks.settings.tuning.keepalive_ms / 1000
             # an SSE stream reports its queue position immediately; a stream of bytes can report a failure by its status alone
             hold_s = math.inf if kind is not SSE_HEADERS else 0.0 if place else min(HOLD_HEAD_S, keepalive_s)

@@ -22,7 +22,7 @@ from fairlane.gateway.calls.http import (
 from fairlane.gateway.errors import Headers
 from fairlane.queues.errors import StoreError
 from fairlane.streaming.events import TERMINAL, UNLOGGED, Event
-from fairlane.streaming.hub import PAGE_AGAIN_S, Interrupted, LiveLog, Lost, Take
+from fairlane.streaming.hub import PAGE_RETRY_S, Interrupted, LiveLog, Lost, Take
 from fairlane.streaming.views.native import NativeStreamView
 from fairlane.streaming.views.sse import frame_parts
 
@@ -308,7 +308,7 @@ async def _finish(request: Request, head: Headers, reader: LogReader, ending: Ca
                 for part in parts:
                     await _write(request.send, part)
         except StoreError:
-            await reader.next(PAGE_AGAIN_S)
+            await reader.next(PAGE_RETRY_S)
         else:
             await _end(request.send, b"")
             return True

@@ -34,7 +34,7 @@ def notice(pct: int) -> Event:
 
 def test_a_reader_that_returns_nothing_has_let_others_run() -> None:
     async def work(hub: Hub, feed: LiveLog) -> None:
-        reader = Reader(hub, feed, notices=True)
+        reader = Reader(hub, feed, ephemerals=True)
         ran = []
         for number in range(3):
             hub.loop.call_soon(ran.append, number)
@@ -46,7 +46,7 @@ def test_a_reader_that_returns_nothing_has_let_others_run() -> None:
 
 def test_a_notice_is_returned_once_behind_the_events_and_only_to_those_who_want_it() -> None:
     async def work(hub: Hub, feed: LiveLog) -> None:
-        wants, does_not = Reader(hub, feed, notices=True), Reader(hub, feed)
+        wants, does_not = Reader(hub, feed, ephemerals=True), Reader(hub, feed)
         for pct in range(5):
             feed.show(notice(pct))
         feed.accept(events(1, 2))
@@ -77,7 +77,7 @@ def test_an_interruption_is_raised_when_all_events_have_been_read_each_time_agai
 
 def test_what_comes_while_a_reader_waits_is_offered_without_waking_it() -> None:
     async def work(hub: Hub, feed: LiveLog) -> None:
-        reader = Reader(hub, feed, notices=True)
+        reader = Reader(hub, feed, ephemerals=True)
         taken: list[Event] = []
 
         def take(found: list[Event]) -> int:
@@ -183,7 +183,7 @@ async def idle() -> None:
 def reading(hub: Hub, task_id: str, user: str = "") -> "asyncio.Task[list[Event]]":
     """A reader of a task whose log lies in the store alone."""
     feed = hub.open(task_id, user)
-    feed.jump(7, 1000, ended=True)
+    feed.skip_to(7, 1000, ended=True)
     return asyncio.ensure_future(Reader(hub, feed).next(60))
 
 

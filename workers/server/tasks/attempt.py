@@ -272,7 +272,7 @@ class Attempt:
         if grant.answer:
             self._schema, self._collected = schema_of(grant.answer, payload), Collected()
             if grant.repair and not grant.stream:
-                self.writer.withhold()
+                self.writer.buffer_until_end()
         if grant.stage:
             self._begin_stage(grant)
         frame = task_frame(
@@ -308,7 +308,7 @@ class Attempt:
         assert stage is not None
         self._made = ResultView(TaskInfo(stage.chain, grant.asked, 0, grant.task_type))
         if stage.part >= 0 or not grant.stream:
-            self.writer.mute()
+            self.writer.discard_output()
 
     def waits_for_ack(self, now: float, ack_s: float) -> bool:
         """Return whether the worker is late to acknowledge the task."""
