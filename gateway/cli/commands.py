@@ -61,7 +61,7 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "queue": (str, f"{_ONLY}queue, such as free_stream."),
     "requested-model": (str, f"{_ONLY}model or route in the request."),
     "route": (str, f"{_ONLY}route."),
-    "status": (str, f"{_ONLY}status."),
+    "status": (str, "The status; in lists, only with this status."),
     "target": (str, "Only changes of this, such as 'key acme' or queue."),
     "task": (str, f"{_ONLY}task, by its id."),
     "text": (str, "Only with this text in an id, a user or a note."),
@@ -311,26 +311,15 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 options=("percent", "until"),
             ),
             "update": Command(
-                "Change the percentage or the end of an override.",
+                "Change the percentage or the end of an override, make it permanent for all tasks, or roll it back.\n\n"
+                "fairlane override update o1a2b3c4d5 --status promoted",
                 "/api/admin/overrides/{override_id}",
                 method="PATCH",
-                options=("percent", "until"),
-            ),
-            "promote": Command(
-                "Make an override permanent, for all tasks.",
-                "/api/admin/overrides/{override_id}",
-                method="PATCH",
-                body=(("status", "promoted"),),
-            ),
-            "rollback": Command(
-                "Remove an override: the values below it take effect again.",
-                "/api/admin/overrides/{override_id}",
-                method="PATCH",
-                body=(("status", "rolled_back"),),
+                options=("percent", "until", "status"),
             ),
         },
     ),
-    "quota": (
+    "balance": (
         "Show and grant credits.",
         {
             "list": Command(

@@ -1,9 +1,8 @@
-"""`fairlane db status|adopt`: the schema of the SQL database, and the database that the replicas of a Redis share."""
+"""`fairlane db adopt`, and the keys in the database for `fairlane config check`."""
 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 import typer
@@ -23,26 +22,13 @@ from fairlane.queues.keys import Keys, pool_prefix
 Outcome = TypeVar("Outcome")
 
 
-app = typer.Typer(no_args_is_help=True, help="Inspect the SQL database.")
-
-
-@app.command()
-def status(config: Config = None) -> None:
-    """Print the database and its schema. Exit code 1: the next start upgrades it."""
-
-    async def show(database: Database) -> str | None:
-        revision = await database.revision()
-        typer.echo(f"{database.address}: schema {revision or 'none'}, this program's is {HEAD}")
-        return revision
-
-    if _run(_settings(config), show) != HEAD:
-        raise typer.Exit(1)
+app = typer.Typer(no_args_is_help=True, help="Repair the SQL database.")
 
 
 @app.command()
 def adopt(config: Config = None) -> None:
-    """Let the replicas of the configured Redis share this database, where theirs is lost for good."""
-    settings = _settings(config)
+    """Let the replicas of the configured Redis use this database, if theirs is lost for good."""
+    settings, _ = load_settings(config, {}, os.environ)
     url = settings.redis_url
     if url is None:
         stop("there is no redis_url: a private Redis uses the database that exists")
@@ -58,7 +44,10 @@ def adopt(config: Config = None) -> None:
             await client.aclose()
         typer.echo(f"{hide_password(url)} belongs to {database.address}")
 
-    _run(settings, register)
+    try:
+        asyncio.run(_with_database(settings, register))
+    except DatabaseError as error:
+        stop(str(error))
 
 
 def key_presence(settings: Settings) -> tuple[KeyPresence, list[str]]:
@@ -70,25 +59,12 @@ def key_presence(settings: Settings) -> tuple[KeyPresence, list[str]]:
             return await KeyStore(database).presence(), []
         if revision is None:
             return KeyPresence(), []
-        return KeyPresence(), [
-            f"{database.address} is still to be upgraded: the keys in it are not looked at"
-        ]
+        return KeyPresence(), [f"{database.address} is not upgraded yet: its keys are unknown"]
 
     try:
         return asyncio.run(_with_database(settings, look))
     except DatabaseError as error:
-        return KeyPresence(), [f"whether the database has keys is not known: {error}"]
-
-
-def _settings(config: Path | None) -> Settings:
-    return load_settings(config, {}, os.environ)[0]
-
-
-def _run(settings: Settings, what: Callable[[Database], Awaitable[Outcome]]) -> Outcome:
-    try:
-        return asyncio.run(_with_database(settings, what))
-    except DatabaseError as error:
-        stop(str(error))
+        return KeyPresence(), [f"the keys in the database are unknown: {error}"]
 
 
 async def _with_database(settings: Settings, what: Callable[[Database], Awaitable[Outcome]]) -> Outcome:

@@ -1,4 +1,4 @@
-"""`fairlane key create|rotate` and `fairlane quota grant`: requests with a part that the table of commands does not know."""
+"""`fairlane key create|rotate` and `fairlane balance grant`: requests with a part that the table of commands does not know."""
 
 import json
 import os
@@ -89,9 +89,9 @@ def grant(
 ) -> None:
     """Grant credits to a key or a user.
 
-    fairlane quota grant 50 --key-id app --id invoice-17 --note "paid in November"
+    fairlane balance grant 50 --key-id app --id invoice-17 --note "paid in November"
 
-    fairlane quota grant 2.5 --user site/ann
+    fairlane balance grant 2.5 --user site/ann
     """
     own = grant_id or f"grant-{secrets.token_hex(8)}"
     body = {"key": key_id, "user": user, "note": note, "credits": credits, "id": own}

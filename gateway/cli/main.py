@@ -38,14 +38,13 @@ _TABLE = [
     "webhook",
     "breaker",
     "override",
-    "quota",
+    "balance",
     "usage",
     "audit",
 ]
 COMMANDS = {
     **FIRST,
     **{name: (f"{_HERE}.commands", name) for name in _TABLE},
-    "template": (f"{_HERE}.template", "app"),
     "db": (f"{_HERE}.database", "app"),
 }
 

@@ -279,7 +279,7 @@ class KeyLimits(SettingsPart):
 
 
 class KeyQuota(SettingsPart):
-    """Who pays for the tasks of a key, and from what: credits that were granted to it (`fairlane quota grant`), and a budget."""
+    """Who pays for the tasks of a key, and from what: granted credits (`fairlane balance grant`), and a budget."""
 
     of: Literal["key", "user"] = "key"
     """Who pays: `key`, for all its users together; or `user`, each user of a delegating key by itself."""

@@ -192,12 +192,12 @@ async def test_the_commands(gateway: Start) -> None:
         assert abs(override["until"] - time.time() * 1000 - 2 * 86_400_000) < 60_000
         for arguments in (
             ("update", override["id"], "--percent", "80", "--until", "null"),
-            ("promote", override["id"]),
+            ("update", override["id"], "--status", "promoted"),
             ("list",),
-            ("rollback", override["id"]),
+            ("update", override["id"], "--status", "rolled_back"),
         ):
             done = await fairlane(talk, "override", *arguments)
             assert (done.returncode, override["id"] in done.stdout) == (0, True), done
         assert await listed(talk) == []
-        for wrong in (("promote", override["id"]), ("create", "tier", "x", "a=b")):
+        for wrong in (("update", override["id"], "--status", "promoted"), ("create", "tier", "x", "a=b")):
             assert (await fairlane(talk, "override", *wrong)).returncode == 2

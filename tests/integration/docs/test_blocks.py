@@ -80,7 +80,6 @@ NOT_RUN = {
     "docs/providers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
     "docs/quickstart.md: fairlane worker start --provider ollama --mo",
     "docs/quickstart.md: make run",
-    "docs/routing.md: fairlane template render job_match --config",
     "docs/upstreams.md: fairlane serve",
     "docs/webhooks.md: curl localhost:8080/api/webhooks -H 'Content",
     "docs/webhooks.md: curl -X POST localhost:8080/api/webhooks/$(p",
@@ -91,8 +90,8 @@ NOT_RUN = {
     "docs/workers.md: llama-server -m model.gguf --parallel 4 --ct",
     "docs/workers.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
     "docs/troubleshooting.md: fairlane key update shop limits.requests_per",
-    "docs/troubleshooting.md: fairlane quota list --key-id app",
-    "docs/troubleshooting.md: fairlane quota ledger --user site/ann --from",
+    "docs/troubleshooting.md: fairlane balance list --key-id app",
+    "docs/troubleshooting.md: fairlane balance ledger --user site/ann --fr",
 }
 """Page and beginning of each block that cannot run in the tests; the page says why."""
 

@@ -111,6 +111,6 @@ def test_check_knows_the_keys_of_the_database(tmp_path: Path, said: Callable[...
 def test_check_says_when_it_cannot_look(tmp_path: Path, said: Callable[..., str]) -> None:
     away = "postgresql://127.0.0.1:1/fairlane"
     told = said(data_dir=tmp_path, database_url=away)
-    assert told.startswith("fairlane: whether the database has keys is not known: PostgreSQL at 127.0.0.1:1")
+    assert told.startswith("fairlane: the keys in the database are unknown: PostgreSQL at 127.0.0.1:1")
     (tmp_path / FILE).touch()
     assert "no keys are configured" in said(data_dir=tmp_path), "it has no schema"
