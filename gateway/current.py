@@ -151,7 +151,7 @@ class Current:
         taken = {name: getattr(settings, name) for name in RELOADED}
         taken["files"] = settings.files.model_copy(update={"storage": before.files.storage})
         self._said = before.model_copy(update=taken)
-        self._said.came(settings.times, _origins(before, settings))
+        self._said.set_source(settings.times, _origins(before, settings))
         changed = [name for name in RELOADED if getattr(before, name) != getattr(self._said, name)]
         self.since |= dict.fromkeys(changed, settings.times.read_ms)
         self.read = settings

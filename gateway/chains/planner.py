@@ -45,7 +45,7 @@ class Variables(NamedTuple):
 def variables_of(
     chain: ChainSettings, templates: Mapping[str, Template], routes: Mapping[str, RouteSettings]
 ) -> Variables:
-    """Return the variables that a chain uses. Its texts must be valid (`wrong_in`)."""
+    """Return the variables that a chain uses. Its texts must be valid (`stage_errors`)."""
     used, optional = set[str](), set(chain.optional)
     for stage in chain.stages:
         texts = StageTexts(stage)

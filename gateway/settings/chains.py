@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 STAGES, ITEM, INDEX, VARIABLES = "stages", "item", "index", "variables"
 RESERVED = frozenset({STAGES, ITEM, INDEX, VARIABLES})
-"""What texts of a chain read beside its variables."""
+"""Names that texts of a chain read in addition to its variables."""
 OF_A_STAGE = frozenset({"content", "result", "json", "skipped", "parts"})
-"""What texts read of an earlier stage."""
+"""Fields of an earlier stage that texts read."""
 
 StageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 Made = TypeVar("Made")
@@ -38,43 +38,42 @@ class StageSettings(SettingsPart):
     """One stage of a chain. It needs a `template`, or a `model` with `messages` or `payload`."""
 
     name: StageName
-    """Its name: small letters, digits, `_` and `-`."""
+    """Name: lowercase letters, digits, `_` and `-`."""
 
     when: Expression | None = None
-    """A variable, or an expression in `{{ }}`: where that is empty or false the stage is skipped. Not set: it always runs."""
+    """A variable, or an expression in `{{ }}`: if it is empty or false the stage is skipped. Not set: it always runs."""
 
     each: Expression | None = None
-    """A variable, or an expression in `{{ }}`, that is a list: the stage runs once for each of its items, side by side (at most
-    64). Texts read it as `item`, and its number from 0 as `index`. An empty list skips the stage.
+    """A variable, or an expression in `{{ }}`, that is a list: the stage runs once for each item, in parallel (64 at most). Texts
+    read it as `item`, and its number from 0 as `index`. An empty list skips the stage.
     """
 
     template: ModelName | None = None
-    """The template that makes the request, or a route that has one."""
+    """Template of the request, or a route that has one."""
 
     model: ModelName | None = None
-    """The model or route that runs it; with a `template` where no route of that name says it."""
+    """Model or route that runs it; with a `template` that is no route, too."""
 
     messages: Messages | None = None
-    """The messages, where there is no template. Their texts read the chain's variables and earlier stages."""
+    """Messages, if there is no template. Their texts read the chain's variables and earlier stages."""
 
     payload: dict[str, JsonValue] | None = None
-    """The whole request, instead of `messages`; its texts are templates likewise."""
+    """Whole request, instead of `messages`; its texts are templates, too."""
 
     type: Annotated[str, Field(min_length=1, max_length=100)] | None = None
-    """The type of the task, with a `payload`. Not set: `openaiLike`."""
+    """Task type of a `payload`. Not set: `openaiLike`."""
 
     variables: dict[VariableName, JsonValue] | None = None
-    """What the template is filled in with; texts are templates. Not set: the chain's variables of the same names."""
+    """Values of the template's variables; texts are templates. Not set: the chain's variables of the same names."""
 
     parameters: dict[str, JsonValue] = Field(default={})
-    """Further members of the request, with `messages`: `temperature`, `top_p`, `stop` and the like."""
+    """Further fields of the request, with `messages`: `temperature`, `top_p`, `stop` and others."""
 
     json_schema: dict[str, JsonValue] | None = None
-    """The JSON schema of the answer, with `messages`; later stages read what matched it as `stages.NAME.json`."""
+    """JSON schema of the answer, with `messages`; later stages read the answer as `stages.NAME.json`."""
 
     stream: bool | None = None
-    """Whether readers see what it writes as it is written. Not set: the last stage does, in a request that streams.
-    """
+    """Whether readers see the output of this stage as it arrives. Not set: the last stage streams if the request does."""
 
     @field_validator("parameters")
     @classmethod
@@ -83,22 +82,24 @@ class StageSettings(SettingsPart):
 
     @property
     def pending(self) -> str:
-        """What `stageStatus` says of it."""
+        """Return its `stageStatus`."""
         return f"{self.name.upper().replace('-', '_')}_PENDING"
 
 
 class ChainSettings(SettingsPart):
-    """Stages that run one after the other, each on what those before it came to."""
+    """Stages that run one after the other, on the results of earlier ones."""
 
     stages: Annotated[list[StageSettings], Field(min_length=1, max_length=MAX_STAGES)]
     """The stages, in their order; at most 16."""
 
     optional: list[VariableName] = Field(default=[])
-    """Variables that callers may leave out; they are empty texts then. So may those be that only a `when` or an `each` names."""
+    """Variables that clients can leave out; they are empty texts then. Variables that only a `when` or an `each` reads can be
+    left out, too.
+    """
 
 
 class StageTexts:
-    """The texts of one stage, compiled. Raises `Misplaced`."""
+    """The compiled texts of one stage. Raise StageError."""
 
     def __init__(self, stage: StageSettings) -> None:
         from fairlane.gateway.prompts.templates import Template  # noqa: PLC0415 - the engine takes 40 ms, and few need it
@@ -108,7 +109,7 @@ class StageTexts:
             try:
                 return make()
             except TemplateError as error:
-                raise Misplaced(member, str(error)) from None
+                raise StageError(member, str(error)) from None
 
         when, each, said = stage.when, stage.each, stage.messages
         self.when = None if when is None else made("when", lambda: Expression(when))
@@ -128,7 +129,7 @@ class StageTexts:
             self.payload = made("payload", lambda: Values(stage.payload))
 
     def texts(self) -> "Iterator[tuple[str, Text]]":
-        """Each text, with the member that it stands in."""
+        """Yield each text, with its field."""
         for member, expression in (("when", self.when), ("each", self.each)):
             if expression is not None:
                 yield member, expression.text
@@ -140,8 +141,8 @@ class StageTexts:
             yield from (("payload", text) for text in self.payload.texts)
 
 
-class Misplaced(ValueError):
-    """What is wrong with a member of a stage: the sentence says it."""
+class StageError(ValueError):
+    """An error in a field of a stage."""
 
     def __init__(self, member: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -149,84 +150,86 @@ class Misplaced(ValueError):
         self.sentence = sentence
 
 
-def wrong_in(
+def stage_errors(
     chain: ChainSettings, templates: Mapping[str, "Template"], routes: Mapping[str, RouteSettings]
-) -> Iterator[tuple[int, Misplaced]]:
-    """Yield the number of each stage that is wrong, and why. `templates`, `routes`: those that are configured."""
+) -> Iterator[tuple[int, StageError]]:
+    """Yield the number of each invalid stage, and its error. `templates`, `routes`: the configured ones."""
     before: list[str] = []
     for number, stage in enumerate(chain.stages):
         if stage.name in before:
-            yield number, Misplaced("name", f"there are two stages {stage.name!r}")
-        for wrong in (*_ill_named(stage), *_ill_combined(stage)):
+            yield number, StageError("name", f"there are two stages {stage.name!r}")
+        for wrong in (*_name_errors(stage), *_combination_errors(stage)):
             yield number, wrong
         try:
             texts = StageTexts(stage)
-        except Misplaced as misplaced:
+        except StageError as misplaced:
             yield number, misplaced
         else:
             for member, text in texts.texts():
-                for sentence in _misread(text, before, each=stage.each is not None and member != "each"):
-                    yield number, Misplaced(member, sentence)
+                for sentence in _reference_errors(
+                    text, before, each=stage.each is not None and member != "each"
+                ):
+                    yield number, StageError(member, sentence)
         if stage.template is not None:
-            for wrong in _misfit(stage, templates, routes):
+            for wrong in _template_errors(stage, templates, routes):
                 yield number, wrong
         before.append(stage.name)
 
 
-def _ill_named(stage: StageSettings) -> Iterator[Misplaced]:
-    """Names of models and types that no call may give."""
+def _name_errors(stage: StageSettings) -> Iterator[StageError]:
+    """Yield errors in names of models and types."""
     model, kind = stage.model, stage.type
     if model is not None and is_reserved(model):
-        yield Misplaced(
-            "model", f"a name that begins with {ENDPOINT} is an endpoint's, which no stage can call"
+        yield StageError(
+            "model", f"a name that begins with {ENDPOINT} is an endpoint's, which stages cannot call"
         )
     elif model is not None and (model == ANY_MODEL or not model.isprintable()):
-        yield Misplaced("model", "it should be the name of a model or route")
+        yield StageError("model", "it should be the name of a model or route")
     if kind in OF_ENDPOINTS:
-        yield Misplaced("type", f"tasks of type {kind} are for endpoints, which no stage can call")
+        yield StageError("type", f"tasks of type {kind} are for endpoints, which stages cannot call")
     elif kind is not None and not kind.isprintable():
-        yield Misplaced("type", "it should be a name")
+        yield StageError("type", "it should be a name")
 
 
-def _ill_combined(stage: StageSettings) -> Iterator[Misplaced]:
-    """Members that do not go together."""
+def _combination_errors(stage: StageSettings) -> Iterator[StageError]:
+    """Yield errors of fields that exclude or need each other."""
     if stage.template is None:
         if stage.model is None:
-            yield Misplaced("model", "it needs a `template`, or a `model` with `messages` or `payload`")
+            yield StageError("model", "it needs a `template`, or a `model` with `messages` or `payload`")
         elif stage.messages is None and stage.payload is None:
-            yield Misplaced("messages", "without a `template` it needs `messages` or a `payload`")
+            yield StageError("messages", "without a `template` it needs `messages` or a `payload`")
         if stage.variables is not None:
-            yield Misplaced(
+            yield StageError(
                 "variables",
                 "variables are for a `template`; texts of `messages` and `payload` read the chain's own",
             )
     else:
         for name in ("messages", "payload", "json_schema"):
             if getattr(stage, name) is not None:
-                yield Misplaced(name, f"a stage with a `template` has no {name}: the template says it")
+                yield StageError(name, f"a stage with a `template` has no {name}: the template says it")
         if stage.parameters:
-            yield Misplaced("parameters", "a stage with a `template` has none: they stand in the template")
+            yield StageError("parameters", "a stage with a `template` has none: they stand in the template")
     if stage.messages is not None and stage.payload is not None:
-        yield Misplaced("payload", "there are `messages`, too: one of them is the request")
+        yield StageError("payload", "there are `messages`, too: one of them is the request")
     if stage.payload is not None:
         for name in ("parameters", "json_schema"):
             if getattr(stage, name):
-                yield Misplaced(name, f"the `payload` is the whole request, with its {name}")
+                yield StageError(name, f"the `payload` is the whole request, with its {name}")
         model = stage.payload.get("model", stage.model)
         if model != stage.model:
-            yield Misplaced("payload", f"its model must be the stage's ({stage.model}): name it once")
+            yield StageError("payload", f"its model must be the stage's ({stage.model}): name it once")
     elif stage.type is not None:
-        yield Misplaced("type", "it is said of a `payload`; any other request is openaiLike")
+        yield StageError("type", "it is said of a `payload`; any other request is openaiLike")
     if stage.each is not None and stage.stream:
-        yield Misplaced("stream", "a stage with `each` cannot stream: its parts would be mixed")
+        yield StageError("stream", "a stage with `each` cannot stream: its parts would be mixed")
 
 
-def _misread(text: "Text", before: list[str], *, each: bool) -> Iterator[str]:
-    """What a text reads that is not there."""
+def _reference_errors(text: "Text", before: list[str], *, each: bool) -> Iterator[str]:
+    """Yield errors of names that a text reads and that do not exist."""
     for name in sorted({ITEM, INDEX} & text.variables if not each else ()):
         yield f"{name} is there with `each` alone"
     for stage, *parts in sorted({path[1:3] for path in text.reads if path[0] == STAGES and len(path) > 1}):
-        if stage not in before and not parts:  # each path is told by its parts, too
+        if stage not in before and not parts:  # each path is reported by its parts, too
             there = f"there are {', '.join(before)}" if before else "there is none"
             yield f"stages.{stage}: no such stage comes before this one; {there}"
         elif stage in before and parts and parts[0] not in OF_A_STAGE:
@@ -234,27 +237,27 @@ def _misread(text: "Text", before: list[str], *, each: bool) -> Iterator[str]:
 
 
 def templates_of(route: RouteSettings, name: str) -> set[str]:
-    """The templates that tasks of a route may be made of."""
+    """Return the templates of the tasks of a route."""
     variants: list[RouteVariant] = [route, *([route.vision] if route.vision else [])]
     rules = [rule for variant in variants for rule in variant.tiers.values()]
     plain = route.template or name
     return {plain, *(rule.template for rule in (*variants, *rules) if rule.template)}
 
 
-def _misfit(
+def _template_errors(
     stage: StageSettings, templates: Mapping[str, "Template"], routes: Mapping[str, RouteSettings]
-) -> Iterator[Misplaced]:
-    """What of a stage does not fit its template."""
+) -> Iterator[StageError]:
+    """Yield errors of a stage that does not fit its template."""
     assert stage.template is not None
     route = routes.get(stage.template)
     if route is not None:
         if stage.model is not None:
-            yield Misplaced("model", f"the route {stage.template} says which model runs: leave `model` out")
+            yield StageError("model", f"the route {stage.template} says which model runs: leave `model` out")
         names = templates_of(route, stage.template)
     else:
         names = {stage.template}
         if stage.model is None and stage.template in templates:
-            yield Misplaced(
+            yield StageError(
                 "model", f"{stage.template} is a template and no route: say which `model` runs it"
             )
     for name in names:
@@ -263,12 +266,12 @@ def _misfit(
             hint = f"there are {', '.join(sorted(templates)) or 'none'}"
             if route is not None and name == stage.template:
                 hint = f"the route of this name has none: say `model: {name}` and `messages`, or give the route a `template`"
-            yield Misplaced("template", f"there is no template {name!r}; {hint}")
+            yield StageError("template", f"there is no template {name!r}; {hint}")
         elif stage.variables is not None:
             known = set(template.all_variables)
             missing = sorted(known - stage.variables.keys() - template.optional)
             unknown = sorted(stage.variables.keys() - known - template.optional)
             if missing:
-                yield Misplaced("variables", f"the template {name} needs {', '.join(missing)}, too")
+                yield StageError("variables", f"the template {name} needs {', '.join(missing)}, too")
             if unknown:
-                yield Misplaced("variables", f"the template {name} has no {', '.join(unknown)}")
+                yield StageError("variables", f"the template {name} has no {', '.join(unknown)}")

@@ -1,4 +1,4 @@
-"""Shows settings: those in force, with secrets hidden, and the reference table made from the model itself."""
+"""Shows settings, with secrets hidden, and generates their reference."""
 
 import re
 from collections.abc import Iterable
@@ -62,7 +62,7 @@ Names are those of `fairlane.yaml`; a dot stands for a level of it. A variable s
 - **Variables without the prefix** `FAIRLANE_` take a plain number in the unit of their name: `TASK_TIMEOUT_MS=90000`,
   `STREAM_TTL_SECONDS=300`. An invalid value there is ignored with a warning."""
 _NOT_SET = re.compile(r"Not set(?:, or 0)?: (.+?)\.(?=\s|$)")
-"""The sentence of a description that says what holds by default."""
+"""The sentence of a description with the default."""
 
 _MANY: dict[Any, str] = {dict: ".<name>", list: "[]"}
 
@@ -70,7 +70,7 @@ _BEYOND_ANY_USE = 10_000_000
 
 
 def without_secrets(settings: Settings) -> dict[str, Any]:
-    """The same as JSON has it, by the names of the file."""
+    """Return settings as JSON, by the names of the file, without secrets."""
     shown = settings.model_dump(
         mode="json", exclude={kind: {"__all__": {"sha256", "signing_key"}} for kind in ("keys", "workers")}
     )
@@ -78,19 +78,19 @@ def without_secrets(settings: Settings) -> dict[str, Any]:
 
 
 def template_text(name: str, template: TemplateSettings) -> str:
-    """What there is of a template, without its texts: they are long."""
+    """Return a summary of a template, without its texts: they are long."""
     made = template.compiled(name)
     locales = f", locales {' '.join(made.locales)}" if made.locales else ""
     return f"version {made.version}{locales}, variables {' '.join(made.all_variables) or 'none'}"
 
 
 def chain_text(chain: ChainSettings) -> str:
-    """What there is of a chain: its stages."""
+    """Return a summary of a chain: its stages."""
     return f"stages {' '.join(stage.name for stage in chain.stages)}"
 
 
 def shown(value: Any) -> str:
-    """A value for people."""
+    """Return a value for people."""
     if isinstance(value, SecretStr):
         return "(hidden)"
     if isinstance(value, bool):
@@ -141,7 +141,7 @@ def _table(rows: Iterable[tuple[str, str, str, str]]) -> list[str]:
 
 
 def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
-    """Those of a group, also of one within it, which stands there once: where it comes first."""
+    """Return the fields of a group, and of each group within it, once."""
     fields: dict[str, FieldInfo] = {}
     shown: set[type[BaseModel]] = set()
     for name, field in model.model_fields.items():
@@ -167,7 +167,7 @@ def _row(name: str, variables: str, field: FieldInfo) -> tuple[str, str, str, st
     default = _default(field)
     if default == "not set" and (said := _NOT_SET.search(text)):
         default, text = said[1], text[: said.start()] + text[said.end() :]
-    return f"`{name}`", variables, default, text.strip()
+    return f"`{name}`", variables, default, " ".join(text.split())
 
 
 def _default(field: FieldInfo) -> str:

@@ -1,4 +1,4 @@
-"""Settings of endpoints: interfaces of other people that are called in turn. Pure."""
+"""Settings of endpoints: external HTTP interfaces that are called in turn. Pure."""
 
 from ipaddress import ip_network
 from typing import Annotated, Self
@@ -29,51 +29,51 @@ from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT
 from fairlane.workers.adapters.targets import BadTarget, Pattern, read_target
 
 MAX_ENDPOINTS = 256
-"""A worker that makes the calls of all of them asks for the models of all of them."""
+"""A worker that calls all endpoints asks for the models of all of them."""
 
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class EndpointSettings(SettingsPart):
-    """One interface that the gateway has called, or gives permits for: a line of its own, as the model `http:NAME`."""
+    """One interface that workers call, or that permits are issued for. It is queued as the model `http:NAME`."""
 
     url: Annotated[str, Field(min_length=1, max_length=2048)]
-    """Which URLs: `https://host:port/path/*`. Scheme, host and port as they are; in the path `*` stands for one segment, at the
-    end for all that follows. Any query is allowed. Of several that a URL fits, the one that says it most exactly counts.
+    """URLs: `https://host:port/path/*`, with an exact scheme, host and port. In the path `*` stands for one segment, at the end
+    for the rest. Any query is allowed. The most specific pattern counts.
     """
 
     methods: Annotated[list[Method], Field(min_length=1, max_length=len(METHODS))] = Field(
         default=["GET", "POST"]
     )
-    """The HTTP methods that may be used."""
+    """Allowed HTTP methods."""
 
     headers: Annotated[list[HeaderName], Field(max_length=64)] = Field(default=list(PASSING))
-    """Headers of callers that may pass. Those of a connection and those that tell who somebody is (`Authorization`, `Cookie`,
-    `X-Api-Key`) never do, nor what servers believe of proxies (`X-Forwarded-For`).
+    """Headers of requests that pass. Headers of the connection, credentials (`Authorization`, `Cookie`, `X-Api-Key`) and those of
+    proxies (`X-Forwarded-For`) never do.
     """
 
     set_headers: Annotated[dict[HeaderName, SecretStr], Field(max_length=MAX_SET)] = Field(default={})
-    """Headers that each request gets, such as `Authorization`, over what callers send. They go to the worker with each task, and
-    are neither shown nor kept with it.
+    """Headers that each request gets, such as `Authorization`, over the client's. They go to the worker with each task, and are
+    neither shown nor stored with it.
     """
 
     windows: Windows | None = None
-    """Requests that it may get within any such time (`ms`, `s`, `m`, `h`), over all replicas and workers: `50/1s`, or up to three
-    windows, `5/200ms, 1000/1h`. Not set: no such limit.
+    """Requests that it can get within any such time (`ms`, `s`, `m`, `h`), over all replicas and workers: `50/1s`, or up to three
+    windows, `5/200ms, 1000/1h`. Not set: no limit.
     """
 
     concurrency: Count | None = None
-    """Requests that may be under way at once: C, of Q = C / T. Not set: only the workers' slots bound it."""
+    """Requests at the same time: C, of Q = C / T. Not set: only the workers' slots limit it."""
 
     mean_ms: Ms | None = None
-    """How long a request takes, T, as long as none was measured: a first guess for estimates. Not set: nothing is guessed."""
+    """Duration of a request, T, until one is measured: a first guess for estimates. Not set: no estimate."""
 
     timeout_ms: Annotated[int, Amount("ms", 100, 10 * MINUTE_MS)] = 30 * SECOND_MS
-    """Milliseconds that a request may take, from the connection to the last byte of its answer."""
+    """Time of a request, from the connection to the last byte of the response."""
 
     retries: Annotated[int, Field(ge=0, le=5)] = 0
-    """How often a request is tried again that was not answered, or with a failure of the server (5xx). Of methods alone that do
-    no harm when they come twice (GET, HEAD, OPTIONS, PUT, DELETE); through the queue, so each try counts in the windows.
+    """Retries of a request without a response, or with a server error (5xx). Only of idempotent methods (GET, HEAD, OPTIONS, PUT,
+    DELETE); each retry waits in the queue and counts in the windows.
     """
 
     max_body_bytes: Annotated[int, Amount("bytes", 0, 16 * MIB)] = MIB
@@ -82,15 +82,15 @@ class EndpointSettings(SettingsPart):
     """
 
     allow_private: Networks = Field(default=[])
-    """Networks (`10.1.0.0/16`) in which the address of the host may lie although it is none of the public internet. None: a name
-    that leads to a private, local or metadata address is refused, whatever it led to before.
+    """Private networks (`10.1.0.0/16`) that the host may be in. None: a name that resolves to a private, local or metadata
+    address is rejected at each request.
     """
 
     keys: Annotated[list[Identifier], Field(max_length=1000)] = Field(default=[])
-    """Ids of the keys that may use it. None: all."""
+    """Ids of the keys that can use it. None: all."""
 
     tiers: Annotated[list[Identifier], Field(max_length=64)] = Field(default=[])
-    """Tiers whose callers may use it. None: all."""
+    """Tiers whose clients can use it. None: all."""
 
     @field_validator("url")
     @classmethod

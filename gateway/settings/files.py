@@ -11,9 +11,9 @@ from fairlane.gateway.settings.parts import Bytes, Ms, SettingsPart
 from fairlane.gateway.settings.units import DAY_MS, MIB
 
 DIRECTORY = "files"
-"""In the data directory, where no storage is named."""
+"""In the data directory, if no storage is configured."""
 PARAMETERS = ("endpoint", "region", "path_style")
-"""What the URL of a bucket may say behind its `?`."""
+"""Query parameters of a bucket's URL."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
@@ -35,7 +35,7 @@ class Bucket:
     """None: Amazon's."""
     region: str | None
     path_style: bool
-    """Whether the bucket stands in the path, as most servers but Amazon's want it."""
+    """Whether the bucket is in the path, as most servers except Amazon's require."""
 
 
 def parse_storage(storage: str | None, data_dir: Path) -> Directory | Bucket:
@@ -82,28 +82,26 @@ def parse_storage(storage: str | None, data_dir: Path) -> Directory | Bucket:
 
 
 class FilesSettings(SettingsPart):
-    """Files that callers bring (`/v1/files`), and that are made for them."""
+    """Files of clients (`/v1/files`), and those that Fairlane creates for them."""
 
     enabled: bool = True
     """Whether clients can upload files. `false`: uploads and batches are rejected; existing files can be read, and expire."""
 
     storage: str | None = None
-    """Where files are kept: a directory, also as `file:///mnt/fairlane/files`; or a bucket of an S3-compatible server,
-    `s3://bucket/prefix?endpoint=http://minio:9000&region=us-east-1` (needs the extra `s3`: `pip install '.[s3]'`; its keys stand
-    in the environment, as for every program of S3). Not set: the directory `files` in `data_dir`. Replicas must share it; one
-    that finds another one's missing refuses the calls.
+    """Where files are kept: a directory, also as `file:///mnt/fairlane/files`, or a bucket of an S3-compatible server,
+    `s3://bucket/prefix?endpoint=http://minio:9000&region=us-east-1` (needs the extra `s3`: `pip install '.[s3]'`; its credentials
+    are in the usual S3 environment variables). Not set: the directory `files` in `data_dir`. Replicas must share it; a replica
+    that misses another's files rejects requests.
     """
 
     max_bytes: Bytes = 50 * 1024 * MIB
-    """Bytes of all callers' files together, and 100,000 files at most. One caller may have half of what the others leave; what is
-    beyond is refused (507 `STORAGE_FULL`). Set it to what the directory has room for: a disk with less than 512 MiB left is a
-    507 as well.
+    """Size of all files together; also 100,000 files at most. One client can have half of what the others leave; more is rejected
+    (507 `STORAGE_FULL`). Set it to the room of the directory: a disk with less than 512 MiB left is a 507, too.
     """
 
     ttl_ms: Ms | None = 30 * DAY_MS
-    """Milliseconds that a file is kept, from its creation: `expires_after` may only make it less. One that a batch reads stays
-    until the batch's window is over and a day more, so `batches.max_window` and a day longer at most. 30 days, as OpenAI keeps
-    files of batches. `null`: until its caller deletes it.
+    """Time that a file is kept; `expires_after` can only shorten it. The input of a batch stays until a day after the batch's
+    window. 30 days, as OpenAI keeps files of batches. `null`: until its client deletes it.
     """
 
     @field_validator("storage")

@@ -13,13 +13,13 @@ from fairlane.gateway.settings.provenance import Loc
 from fairlane.gateway.settings.units import external_name
 
 SECRETS = frozenset({"stream_token_secret", "sha256", "signing_key"})
-"""Of which is told only that they are set."""
+"""Settings that are only shown as set."""
 SET = "(set)"
-"""Stands for the value of a secret."""
+"""Shown instead of the value of a secret."""
 
 
 class Leaf(NamedTuple):
-    """One setting. `value` and `default` as JSON has them and fit to be shown: no secret is in them."""
+    """One setting. `value` and `default` are JSON, without secrets."""
 
     loc: Loc
     name: str
@@ -29,8 +29,8 @@ class Leaf(NamedTuple):
 
 
 def flatten(settings: Settings, only: Collection[str] = Settings.model_fields) -> Iterator[Leaf]:
-    """All settings, in the order of their reference, or those of `only` some top-level ones. Of a template and a
-    chain there is one: what it is, without its texts."""
+    """Yield all settings, in the order of their reference, or those of the top-level ones in `only`. A template or chain is one
+    setting, shown without its texts."""
     said, usual = settings.model_dump(mode="json", include=set(only)), defaults(Settings)
     for name, label, part, by_name in _shape(Settings):
         if label not in said:
@@ -62,7 +62,7 @@ def _within(
     model: type[BaseModel], said: Mapping[str, Any], usual: Mapping[str, Any], loc: Loc, label: str
 ) -> Iterator[Leaf]:
     for name, written, part, by_name in _shape(model):
-        if name == "id":  # of which the label is made
+        if name == "id":  # it is in the label
             continue
         value, place, called = said[written], (*loc, name), f"{label}.{written}"
         if part is None or value is None:
@@ -86,7 +86,7 @@ def _leaf(loc: Loc, name: str, value: Any, default: Any) -> Leaf:
 
 @functools.cache
 def _shape(model: type[BaseModel]) -> list[tuple[str, str, type[BaseModel] | None, bool]]:
-    """The fields of a group, each with its name in files, the group that it holds, if any, and whether it holds many, by name."""
+    """Return the fields of a group: name in code, name in files, the group that it holds, if any, and whether it holds many."""
     return [
         (name, external_name(name), part_of(field), get_origin(field.annotation) is dict)
         for name, field in model.model_fields.items()
@@ -95,5 +95,5 @@ def _shape(model: type[BaseModel]) -> list[tuple[str, str, type[BaseModel] | Non
 
 @functools.cache
 def defaults(model: type[BaseModel]) -> Mapping[str, Any]:
-    """The defaults of a group; what is required has none."""
+    """Return the defaults of a group; required settings have none."""
     return model.model_construct().model_dump(mode="json", warnings=False)

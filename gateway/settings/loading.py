@@ -27,11 +27,11 @@ from fairlane.gateway.settings.sources import (
 from fairlane.gateway.settings.units import WRITTEN, external_name, external_value
 
 _SECRET = {"redis_url", "database_url", "stream_token_secret", "keys", "workers", "upstreams", "endpoints"}
-"""Settings whose values no message repeats."""
+"""Settings whose values messages do not repeat."""
 
 
 class SettingsError(Exception):
-    """The settings cannot be used. `problems` holds every mistake that was found."""
+    """The settings are invalid. `problems` holds every mistake."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -40,7 +40,7 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """A mistake in the merged settings: the fields that it concerns, most telling first."""
+    """A mistake in the merged settings: the fields that it concerns, the most useful first."""
 
     locs: list[Loc]
     message: str
@@ -49,7 +49,7 @@ class _Finding:
 def load_settings(
     config: Path | None, overrides: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[Settings, list[str]]:
-    """The settings in force, and one sentence for each variable that was ignored or setting that has no effect.
+    """Return the settings, and a warning for each variable that is ignored or setting without effect.
 
     `config` is a YAML file that must exist; None reads `./fairlane.yaml` if there is one. `overrides` are
     flags by field name (None: not given). Reads nothing but its arguments, that file and the clock; `times` are
@@ -86,16 +86,16 @@ def load_settings(
         for name in source.tree
     }
     origins |= {NAMES[name]: Origin("flag", flags.place((name,))) for name in flags.tree}
-    settings.came(times, Origins(origins, None if file.modified_ms is None else os.path.abspath(path)))
+    settings.set_source(times, Origins(origins, None if file.modified_ms is None else os.path.abspath(path)))
     return settings, [*(_warning(entry, settings) for entry in ignored), *notes(settings)]
 
 
 def _lacking(settings: Settings, environ: Mapping[str, str]) -> list[_Finding]:
-    """The keys of upstreams that the environment does not hold."""
+    """Return the keys of upstreams that are not in the environment."""
     return [
         _Finding(
             [("upstreams", name, "api_key_env")],
-            f"the environment variable {upstream.api_key_env} is not set here (a gateway that runs knows those of its start)",
+            f"the environment variable {upstream.api_key_env} is not set here (a running gateway has the variables of its start)",
         )
         for name, upstream in settings.upstreams.items()
         if upstream.api_key_env and not environ.get(upstream.api_key_env, "").strip()
@@ -113,7 +113,7 @@ def _build(sources: list[Source]) -> tuple[Settings | None, list[_Finding]]:
 
 
 def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` laid on `under`: mappings key by key, everything else whole."""
+    """Return `under` with `over` on top: mappings key by key, other values whole."""
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)
@@ -154,7 +154,7 @@ def _got(loc: Loc, value: Any) -> str:
 
 
 def _place(finding: _Finding, sources: list[Source]) -> str:
-    """Where to correct it: each spot at which somebody set one of its fields; sources come highest first."""
+    """Where to correct it: each place that sets one of its fields; sources in descending order."""
     places = []
     for loc in finding.locs:
         source = max(sources, key=lambda source: source.depth(loc))
@@ -164,7 +164,7 @@ def _place(finding: _Finding, sources: list[Source]) -> str:
 
 
 def _seeds_at_fault(findings: list[_Finding], above: list[Source], seeds: Source) -> dict[str, str]:
-    """The fields of contradictions that a variable without prefix has set, and nothing above it."""
+    """Return the fields of contradictions that a variable without prefix set, and no source above it."""
     return {
         NAMES[str(loc[0])]: finding.message
         for finding in findings

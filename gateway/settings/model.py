@@ -1,7 +1,7 @@
-"""Every setting of the gateway: what it does, its default and why, its unit, and what is refused.
+"""Every setting of the gateway: its effect, its default with the reason, its unit and range.
 
-Pure values; groups of them, such as a model or a key, are in `parts.py`. Where they come from (flags, environment, file) is in
-`loading.py`; how they are shown is in `docs.py`, which reads the texts under the fields.
+Pure values; groups of them, such as a model or a key, are in `parts.py`. `loading.py` reads them from flags, environment and
+file; `docs.py` shows them, with the texts under the fields.
 """
 
 import functools
@@ -21,7 +21,7 @@ from fairlane.gateway.credits.prices import ANY_MODEL, overlapping
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
-from fairlane.gateway.settings.chains import ChainSettings, wrong_in
+from fairlane.gateway.settings.chains import ChainSettings, stage_errors
 from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS, EndpointSettings
 from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.parts import (
@@ -55,14 +55,14 @@ from fairlane.queues.clock import now_ms
 from fairlane.queues.keys import ENDPOINT, is_reserved
 
 
-class Refuse(Protocol):
-    """Records one contradiction."""
+class Reject(Protocol):
+    """Record one contradiction."""
 
     def __call__(self, message: str, *locs: Loc) -> None: ...
 
 
 WORKER_MESSAGE_MARGIN_BYTES = MIB
-"""What a message from or to a worker may hold in addition to a body or an output."""
+"""Room in a message from or to a worker in addition to a body or an output."""
 
 
 DEFAULT_QUEUES: Mapping[str, QueueSettings] = {
@@ -77,14 +77,14 @@ DEFAULT_QUEUES: Mapping[str, QueueSettings] = {
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When a configuration was modified and read, ms since 1970; no part of what it says, so all are equal."""
+    """When a configuration was modified and read, ms since 1970. Not part of its values, so any two compare equal."""
 
     modified_ms: int = field(default=0, compare=False)
     read_ms: int = field(default=0, compare=False)
 
     @classmethod
     def now(cls) -> Self:
-        """Those of settings that stand in no file."""
+        """Return those of settings without a file."""
         at = now_ms()
         return cls(at, at)
 
@@ -99,190 +99,179 @@ class Settings(BaseModel):
     model_config = MODEL_CONFIG
 
     host: str = Field(default="127.0.0.1", min_length=1)
-    """Address to listen on. Loopback, because without keys the gateway is open to whoever reaches it."""
+    """Address to listen on. Loopback, because without keys the gateway is open to every program that reaches it."""
 
     port: int = Field(default=8080, ge=0, le=65535)
     """TCP port to listen on; 0 takes a free one."""
 
     redis_url: str | None = Field(default=None, repr=False)
-    """Redis (7.0 or newer) or Valkey (7.2) that replicas share: `redis://`, `rediss://` or `unix://`. Not set: the
-    gateway runs a private one in `data_dir`, so that it works without any other service.
+    """Redis (7.0 or newer) or Valkey (7.2) that replicas share: `redis://`, `rediss://` or `unix://`. Not set: the gateway runs a
+    private one in `data_dir`, so that it works without any other service.
     """
 
     database_url: str | None = Field(default=None, repr=False)
-    """SQL database for keys and records: `postgresql://user:password@host:5432/fairlane`, or `sqlite:////path/of/a/file.db`.
-    Not set: a SQLite file in `data_dir`. Replicas that share a Redis must share it, too.
+    """SQL database for keys and records: `postgresql://user:password@host:5432/fairlane` or `sqlite:////path/of/a/file.db`. Not
+    set: a SQLite file in `data_dir`. Replicas that share a Redis must share the database, too.
     """
 
     data_dir: Path = Path(".fairlane")
-    """Directory for the private Redis, the SQLite database, and the keys made at the first start. For one gateway at a time."""
+    """Directory for the private Redis, the SQLite database, and the keys created at the first start. For one gateway at a time.
+    """
 
     processes: int = Field(default=1, ge=1, le=128)
     """Gateway processes on this machine, each a replica of its own. One is enough for most models' speed."""
 
     task_timeout_ms: Ms = MINUTE_MS
-    """Milliseconds from submission to the end for a native sync call that gives no `timeout`. 60 s, as HTTP
-    clients and proxies rarely wait longer; on `/v1` it is `max_task_timeout`.
+    """Time from submission to the end of a synchronous request without `timeout`. One minute, because HTTP clients and proxies
+    rarely wait longer. Requests on `/v1` have `max_task_timeout`.
     """
 
     min_task_timeout_ms: Ms = 5 * SECOND_MS
-    """A caller's `timeout` below this is raised to it, in milliseconds."""
+    """A shorter `timeout` of a request is raised to this."""
 
     max_task_timeout_ms: Ms = 10 * MINUTE_MS
-    """A caller's `timeout` above this is lowered to it; also the limit of a stream, and of a call on `/v1`, that
-    gives none: OpenAI's SDKs wait for 10 minutes. Milliseconds.
+    """A longer `timeout` of a request is lowered to this. Also the limit of streams and of requests on `/v1` without `timeout`:
+    OpenAI's SDKs wait for 10 minutes.
     """
 
     max_queue_length: Count = 1000
-    """Waiting tasks per queue, over all models, for queues that set no `max_length`; further ones are
-    refused with 503. One user alone may fill it; a full one still takes tasks of users who have less of it
-    waiting than it has room until twice this many. So nobody is locked out, and never more than twice as
-    many wait. Bounds memory and waiting.
+    """Waiting tasks per queue, over all models, for queues without a `max_length`. Further ones are rejected with 503. One user
+    alone can fill a queue; a full queue still accepts tasks of users who have fewer waiting tasks than it has room for, up to
+    twice this many. So every user gets in, and never more than twice as many tasks wait. Bounds memory and waiting time.
     """
 
     max_queue_wait_ms: Ms | None = None
-    """Milliseconds a task may wait, for queues that set no `max_wait`. Not set: only the task's own
-    timeout ends its waiting.
-    """
+    """Time that a task can wait, for queues without a `max_wait`. Not set: only the task's own timeout ends its waiting."""
 
     max_queued_bytes: Bytes = 1024 * MIB
-    """Bytes of all waiting request bodies together; further tasks are refused with 503. Of bodies of 16 KiB
-    and more no user may have more waiting than is left free, so one alone takes half. Bounds Redis's memory
-    when bodies are large.
+    """Size of all waiting request bodies together. Further tasks are rejected with 503. A user's waiting bodies of 16 KiB and
+    more may take no more than the free rest, so one user alone gets half. Bounds Redis's memory when bodies are large.
     """
 
     max_retained_bytes: Bytes = 1024 * MIB
-    """Bytes that results and event logs of ended tasks may take in Redis together, some 5 KB each at least.
-    Beyond it those that ended first are dropped before their time, with a line in the log and a count in the
-    metrics; who asks for one is told that it has expired. Too little: results are gone before they are read.
+    """Size of all results and event logs of ended tasks in Redis, at least 5 KB each. Above it the oldest are dropped early, with
+    a log line and a count in the metrics, and requests for them report that they have expired. Too little: results are gone
+    before they are read.
     """
 
     usage_retention_days: Days = 400
-    """Days that usage records are kept in the SQL database, one row per task (some 500 bytes with its indexes), and
-    their sums per day. 400 is a year and a month, to compare with. Sums per hour are kept for three days.
+    """Time that usage records are kept in the SQL database, one row of about 500 bytes per task, and their sums per day. 400 days
+    allow a comparison with last year. Sums per hour are kept for three days.
     """
 
     budget_timezone: str = "UTC"
-    """The time zone in which the budgets of keys (`quota`) begin their days and months: a name such as `Europe/Berlin`."""
+    """Time zone in which the days and months of budgets (`quota`) begin, such as `Europe/Berlin`."""
 
     audit_retention_days: Days = 1100
-    """Time that the audit log, the cost of each task (the ledger), and the use of budgets are kept in the SQL database. 1100 days
+    """Time that the audit log, the cost of each task (the ledger) and the use of budgets are kept in the SQL database. 1100 days
     are three years. Grants and balances are kept for good.
     """
 
     task_result_ttl_ms: Ms = 5 * MINUTE_MS
-    """Milliseconds that result and event log are kept after the end, for polls and reconnects. Short,
-    because they lie in memory.
-    """
+    """Time that result and event log are kept after the end, for polls and reconnects. Short, because they are in memory."""
 
     structured_output: Literal["off", "strict", "all"] = "strict"
-    """Which answers are compared, once they are finished, with the JSON schema that a chat's `response_format` names:
-    `strict`, those whose caller asks for `"strict": true`: OpenAI keeps that promise, and not every model server does;
-    `all`, also schemas that do not say (`"strict": false` is left alone), and `json_object`; `off`, none. An answer that
-    does not match fails with `JSON_PARSE_FAILED`.
+    """Which finished answers are validated against the JSON schema of `response_format`. `strict`: those of requests with
+    `"strict": true`, a promise that OpenAI keeps and not every model server does. `all`: also schemas without `strict`, and
+    `json_object`. `off`: none. An answer that does not match fails with `JSON_PARSE_FAILED`.
     """
 
     structured_repair: bool = False
-    """Whether a model is asked once more for an answer that does not match its schema, and told what was wrong, while its caller
-    has seen none of it. Such tasks may cost twice as much, and show nothing before their end unless they stream. Routes
-    (`repair`) and requests (`repair`, `X-Fairlane-Repair`) may say otherwise.
+    """Whether a model is asked once more for an answer that does not match its schema, with the errors, if no output was shown
+    yet. Such tasks can cost twice as much, and show nothing before their end unless they stream. Requests can override it
+    (`repair`, `X-Fairlane-Repair`).
     """
 
     archive: Literal["off", "results", "requests"] = "off"
-    """What the SQL database keeps of async tasks, for polls when Redis has forgotten them: nothing, how they ended with the
-    result, or the request as well. Then prompts and answers lie in the database. `off` also ends asking it, unless there are
-    endpoints, which say it for themselves.
+    """Whether the SQL database keeps results of async tasks (`results`), and their requests, too (`requests`), for polls after
+    Redis has dropped them. Prompts and answers are then in the database. Results of endpoints are always kept.
     """
 
     archive_ttl_ms: Ms = 72 * HOUR_MS
-    """Milliseconds that the archive keeps them, from their end. Until the database has them, Redis keeps them as long."""
+    """Time that archived results are kept after the end. Redis keeps them as long, until the database has them."""
 
     idempotency_ttl_ms: Annotated[int, Amount("ms", 0, 7 * DAY_MS)] = DAY_MS
-    """Milliseconds from its submission that a task is known by its `Idempotency-Key`; in any case until a minute behind its end.
-    Its result and event log are kept as long, in memory, within `max_retained_size`. 0: such keys are not looked at, and each
-    call is a new task. Too little: who comes again later pays for a second answer.
+    """Time from submission that an `Idempotency-Key` names its task, and at least until a minute after its end. Result and event
+    log are kept as long, within `max_retained_size`. 0: the keys are ignored, and each request is a new task. Too short: a late
+    retry pays for a second answer.
     """
 
     worker_timeout_ms: Ms | None = None
-    """Milliseconds a task may run once a worker has it. Not set: `max_task_timeout`."""
+    """Time that a task can run once a worker has it. Not set: `max_task_timeout`."""
 
     lease_ms: Ms = 15 * SECOND_MS
-    """Milliseconds until the slot of a lost replica is free again; renewed three times within it. Longer
-    survives longer stalls, shorter frees slots sooner. At least 3 s.
+    """Time until the slots of a lost replica are free again; leases are renewed three times within it. A longer lease survives
+    longer stalls, a shorter one frees slots sooner. At least 3 s.
     """
 
     stream_flush_interval_ms: Annotated[int, Amount("ms", 0, SECOND_MS)] = 40
-    """Chunks that arrive within this many milliseconds are joined into one event; 0 joins nothing. 40 is
-    below what a reader notices and cuts the writes to Redis.
+    """Chunks that arrive within this time are joined into one event; 0 joins none. 40 ms are below what a reader notices, and
+    save writes to Redis.
     """
 
     stream_flush_size: Annotated[int, Field(ge=1, le=1000)] = 8
-    """An event is written once it holds this many worker chunks, whatever the interval."""
+    """An event is written as soon as it holds this many chunks."""
 
     llm_debug: bool = False
-    """Adds a `debug` event with the payload that each worker gets to the event logs; has no effect while
-    `environment` is `production`."""
+    """Adds a `debug` event with the payload of each attempt to the event logs. Without effect while `environment` is
+    `production`.
+    """
 
     environment: Literal["production", "development"] = "production"
     """`development` permits `llm_debug`. Production, because that is the safe mistake."""
 
     max_body_bytes: Bytes = 16 * MIB
-    """Bytes of a request body; a longer one is a 413. Holds a few images in base64. Bodies of 1 MiB and more are decoded
-    one at a time.
+    """Size of a request body; a larger one is rejected with 413. Holds a few images in base64. Bodies of 1 MiB and more are
+    decoded one at a time.
     """
 
     max_calls_per_caller: Count = 1000
-    """Calls that one user of a key may have open at once in one process: waiting ones and streams. Further ones are
-    answered with 429. It bounds what one caller takes of memory and connections, far above what one needs. Calls
-    whose body names the user (`user_from: body.user`) count for the key until the body is read. The links
-    of one user's tasks (`streamUrl`) may have as many streams open beside, and those of one task 100: set it higher where many
-    pages read the tasks of one user.
+    """Open requests of one user of a key in one process, waiting ones and streams. Further ones are rejected with 429. It bounds
+    the memory and connections of one client, far above what one needs. Requests whose body names the user (`user_from:
+    body.user`) count for the key until the body is read. The links to one user's tasks (`streamUrl`) can have as many streams in
+    addition, and those to one task 100: raise it if many pages read the tasks of one user.
     """
 
     max_output_bytes: Annotated[int, Amount("bytes", MIB, 1024 * MIB)] = 16 * MIB
-    """Bytes that the output of one task may take in its event log: chunks with what is written around them
-    (some 120 bytes for up to `stream_flush_size` chunks), stages, usage, the result. A task that would exceed
-    it fails with `OUTPUT_TOO_LARGE` and its worker is told to stop. 16 MiB is more than any text that a model
-    writes; a result that holds images or audio may need more.
+    """Size of the output of one task in its event log: chunks with about 120 bytes for each `stream_flush_size` of them, stages,
+    usage, the result. A task that exceeds it fails with `OUTPUT_TOO_LARGE`, and its worker must stop. 16 MiB are more than any
+    text that a model writes; a result with images or audio may need more.
     """
 
     no_worker_grace_ms: MsOrZero = 0
-    """Milliseconds a task is accepted after the last worker of its model has left, and for a model that `models` or
-    `upstreams` name also after the gateway has started. 0 answers `No worker available` at once; some seconds let a
-    sole worker restart unnoticed, or connect. What was accepted waits on behind it, as long as its own time-outs allow.
+    """Time that tasks are accepted after the last worker of their model has left and, for models in `models` or `upstreams`,
+    after the start of the gateway. 0 answers `No worker available` immediately; a few seconds let a sole worker restart
+    unnoticed. Accepted tasks then wait as long as their own timeouts allow.
     """
 
     drain_ms: MsOrZero = 30 * SECOND_MS
-    """Milliseconds that running tasks get to finish when the gateway is asked to stop. The supervisor must wait
-    at least 15 s longer before it kills: `stop_grace_period` (Docker's default is 10 s), `terminationGracePeriodSeconds`
-    (30 s), `TimeoutStopSec`.
+    """Time that running tasks have to finish when the gateway stops. The supervisor must wait at least 15 s longer before it
+    kills: `stop_grace_period` (Docker's default is 10 s), `terminationGracePeriodSeconds` (30 s), `TimeoutStopSec`.
     """
 
     log_format: Literal["auto", "json", "human"] = "auto"
-    """Form of the log on stderr; `auto` is `human` on a terminal and `json` elsewhere."""
+    """Format of the log on stderr; `auto` is `human` on a terminal and `json` elsewhere."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe log lines to write. No level logs prompts, answers or keys."""
 
     otlp_endpoint: str | None = None
-    """Where traces go: the base URL of an OpenTelemetry collector that takes OTLP over HTTP
-    (`http://collector:4318`). Needs the extra `otel` (`pip install '.[otel]'`). Not set: no traces, and nothing of OpenTelemetry
-    is loaded; a caller's `traceparent` still reaches the worker. A wrong one loses the spans, with a line in the log.
+    """Base URL of an OpenTelemetry collector that accepts OTLP over HTTP (`http://collector:4318`). Needs the extra `otel` (`pip
+    install '.[otel]'`). Not set: no traces, and OpenTelemetry is not loaded; the `traceparent` of a request still reaches the
+    worker. With a wrong URL spans are lost, with a log line.
     """
 
     cors_origins: list[str] = []
-    """Web origins (`https://app.example`) whose pages may call the gateway, or `*`. None, because any page a
-    user visits could otherwise use a gateway on loopback.
+    """Web origins (`https://app.example`) whose pages may call the gateway, or `*`. None, because any page that a user visits
+    could otherwise use a gateway on loopback.
     """
 
     allowed_hosts: list[str] = []
-    """Host names that requests may be addressed to, without ports. None: any, or only loopback while the
-    gateway is open.
-    """
+    """Host names that requests can be addressed to, without ports. None: any; without keys only loopback."""
 
     stream_token_secret: SecretStr | None = None
-    """Signs the tokens in `streamUrl`; at least 16 bytes, the same on all replicas. Not set: one is made and
-    shared through Redis.
+    """Signs the tokens in `streamUrl`; at least 16 bytes, the same on all replicas. Not set: one is created and shared through
+    Redis.
     """
 
     models: dict[ModelName, ModelSettings] = {}
@@ -292,52 +281,52 @@ class Settings(BaseModel):
     """Settings per queue; entries for the six defaults may be partial."""
 
     routes: dict[ModelName, RouteSettings] = {}
-    """What callers may name as `model` or `template`, and what it comes to for their tier: model, queue, limits, price."""
+    """Names that clients can use as `model` or `template`, and the model, queue, limits and price of each for their tier."""
 
     templates: dict[ModelName, TemplateSettings] = {}
-    """Messages with variables, which callers of `POST /api/tasks` fill in."""
+    """Prompts with variables, which clients of `POST /api/tasks` fill in."""
 
     chains: dict[ModelName, ChainSettings] = {}
-    """Several models' work under one task, stage by stage, which callers of `POST /api/tasks` name as `chain`."""
+    """Several models under one task, stage by stage; clients of `POST /api/tasks` name them as `chain`."""
 
     prices: list[PriceSettings] = []
-    """What models cost, for the records of usage and for keys with a `quota`. A model without a price costs nothing."""
+    """Prices of models, for usage records and keys with a `quota`. A model without a price costs nothing."""
 
     keys: list[CallerKey] = []
-    """Keys of callers. None: open on loopback; elsewhere one is made at the first start."""
+    """API keys. None: open on loopback; elsewhere one is created at the first start."""
 
     workers: list[WorkerKey] = []
-    """Tokens of workers. None: any worker while the gateway is open; else one is made at the first start, because a
-    worker reads what callers send.
+    """Worker tokens. None: any worker can connect while the gateway has no keys; otherwise one is created at the first start,
+    because a worker reads what clients send.
     """
 
     upstreams: dict[Identifier, UpstreamSettings] = Field(default={}, max_length=64)
-    """Servers and accounts that run models. For each, this gateway starts a worker of its own, which is seen under this name, and
-    starts it again when it dies. None: workers are started by hand, also on other machines.
+    """Servers and accounts that run models. For each, the gateway starts a worker of this name, and restarts it if it dies. None:
+    workers are started by hand, also on other machines.
     """
 
     endpoints: dict[Identifier, EndpointSettings] = Field(default={}, max_length=MAX_ENDPOINTS)
-    """Interfaces of other people that are called in turn: each a line of its own, with the same queues, users and fairness.
-    Others may be added while running (`fairlane endpoint list`).
+    """External HTTP interfaces that are called in turn, each with its own queue, and the same users and fairness. Others can be
+    added at run time (`fairlane endpoint create`).
     """
 
     http_worker_slots: int = Field(default=64, ge=0, le=MAX_SLOTS_OF_A_WORKER)
-    """Calls of endpoints that this gateway makes at a time, of all of them together, by a worker that it starts where there are
-    endpoints. Gateways that share a Redis each start one, so their slots add up. A call takes memory for its request and its
-    answer. 0: it starts none, and the calls are made where `fairlane worker start --provider http` runs.
+    """Requests to endpoints that this gateway makes at the same time, over all of them, in a worker that it starts if there are
+    endpoints. Gateways that share a Redis start one each, so their slots add up. 0: none is started, and requests are made by
+    `fairlane worker start --provider http`.
     """
 
     responses: ResponseSettings = ResponseSettings()
-    """What is kept of `/v1/responses`."""
+    """Stored responses of `/v1/responses`."""
 
     webhooks: WebhookSettings = WebhookSettings()
-    """Requests by which callers are told of ends."""
+    """Requests that report the ends of tasks to clients."""
 
     files: FilesSettings = FilesSettings()
-    """Files of callers, and of batches."""
+    """Files of clients and of batches."""
 
     batches: BatchSettings = BatchSettings()
-    """`/v1/batches`: files of requests that are worked off beside everything else."""
+    """`/v1/batches`: files of requests that are processed in the background."""
 
     tuning: TuningSettings = TuningSettings()
     """Internal times and bounds."""
@@ -352,66 +341,66 @@ class Settings(BaseModel):
 
     @property
     def times(self) -> Times:
-        """When the configuration was modified and read: of several replicas' the newest one holds."""
+        """Return when the configuration was modified and read; among replicas the newest applies."""
         return self._times
 
     @property
     def origins(self) -> Origins:
-        """Who set what."""
+        """Return the source of each setting."""
         return self._set_by
 
-    def came(self, times: Times, origins: Origins | None = None) -> None:
-        """Say when it was modified and read, and by whom it was set."""
+    def set_source(self, times: Times, origins: Origins | None = None) -> None:
+        """Record when the configuration was modified and read, and the sources of its settings."""
         self._times = times
         if origins is not None:
             self._set_by = origins
 
     @property
     def loopback(self) -> bool:
-        """Whether `host` can be reached from this machine only."""
+        """Return whether `host` can be reached from this machine only."""
         return is_loopback(self.host)
 
     @property
     def run_limit_ms(self) -> int:
-        """How long a task may run from its grant."""
+        """Return the time that a task can run after its grant, ms."""
         return self.worker_timeout_ms or self.max_task_timeout_ms
 
     @property
     def tiers(self) -> frozenset[str]:
-        """The tiers that queues name."""
+        """Return the tiers of the queues."""
         return frozenset(queue.tier for queue in self.queues.values())
 
     def queue_for(self, tier: str, mode: str) -> str:
-        """The queue of a tier and a mode. Each of `tiers` has all three; KeyError for any other name."""
+        """Return the queue of a tier and a mode. Raise KeyError for an unknown tier."""
         for name, queue in self.queues.items():
             if queue.tier == tier and queue.mode == mode:
                 return name
         raise KeyError(f"no queue for tier {tier!r} and mode {mode!r}")
 
     def tier_of(self, queue: str) -> str:
-        """The tier of a queue; '' where there is none of this name."""
+        """Return the tier of a queue; '' for an unknown one."""
         settings = self.queues.get(queue)
         return settings.tier if settings else ""
 
     def queue_max_length(self, queue: str) -> int:
-        """How many tasks may wait in `queue`."""
+        """Return how many tasks can wait in `queue`."""
         return self.queues[queue].max_length or self.max_queue_length
 
     def queue_max_wait_ms(self, queue: str) -> int | None:
-        """How long a task may wait in `queue`; None: as long as its own timeout allows."""
+        """Return how long a task can wait in `queue`, ms; None: as long as its timeout allows."""
         return self.queues[queue].max_wait_ms or self.max_queue_wait_ms
 
     def model(self, name: str) -> ModelSettings:
-        """The settings of a model, the defaults when it is not listed."""
+        """Return the settings of a model, the defaults if it is not listed."""
         return self.models.get(name) or ModelSettings()
 
     def lists(self, model: str) -> bool:
-        """Whether the configuration knows a model by this name."""
+        """Return whether the configuration lists a model of this name."""
         return model in self.models or any(model in upstream.models for upstream in self.upstreams.values())
 
     @property
     def listed_models(self) -> set[str]:
-        """The names that the configuration knows: of models, and of what upstreams offer."""
+        """Return the names of all models in `models` and `upstreams`."""
         return {*self.models, *(name for upstream in self.upstreams.values() for name in upstream.models)}
 
     @field_validator("otlp_endpoint")
@@ -440,7 +429,7 @@ class Settings(BaseModel):
     @field_validator("archive", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
-        return "off" if value is False else value  # as YAML reads it
+        return "off" if value is False else value  # YAML reads `off` as false
 
     @field_validator("database_url")
     @classmethod
@@ -519,33 +508,33 @@ class Settings(BaseModel):
 
 
 def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
-    """Settings that are each valid but do not fit together: for each, where they stand and what is wrong."""
+    """Return the contradictions between settings: for each, their places and the error."""
     found: list[tuple[list[Loc], str]] = []
 
-    def refuse(message: str, *locs: Loc) -> None:
+    def reject(message: str, *locs: Loc) -> None:
         found.append((list(locs), message))
 
     s = settings
     if s.min_task_timeout_ms > s.max_task_timeout_ms:
-        refuse(
+        reject(
             f"min_task_timeout ({text_of('ms', s.min_task_timeout_ms)}) is above "
             f"max_task_timeout ({text_of('ms', s.max_task_timeout_ms)})",
             ("min_task_timeout",),
             ("max_task_timeout",),
         )
     if s.tuning.grant_ack_ms > s.lease_ms:
-        refuse(f"lease must be at least {text_of('ms', s.tuning.grant_ack_ms)}", ("lease",))
-    _check_queues(settings, refuse)
-    _check_routes(settings, refuse)
-    _check_templates(settings, refuse)
-    _check_chains(settings, refuse)
-    _check_prices(settings, refuse)
-    _check_keys(settings, refuse)
-    _check_endpoints(settings, refuse)
+        reject(f"lease must be at least {text_of('ms', s.tuning.grant_ack_ms)}", ("lease",))
+    _check_queues(settings, reject)
+    _check_routes(settings, reject)
+    _check_templates(settings, reject)
+    _check_chains(settings, reject)
+    _check_prices(settings, reject)
+    _check_keys(settings, reject)
+    _check_endpoints(settings, reject)
     return found
 
 
-def _check_endpoints(settings: Settings, refuse: Refuse) -> None:
+def _check_endpoints(settings: Settings, reject: Reject) -> None:
     names: list[Loc] = [("models", name) for name in settings.models]
     names += [("routes", name) for name in settings.routes]
     names += [("templates", name) for name in settings.templates]
@@ -556,16 +545,16 @@ def _check_endpoints(settings: Settings, refuse: Refuse) -> None:
     ]
     for loc in names:
         if is_reserved(str(loc[-1])):
-            refuse(f"a name that begins with {ENDPOINT} is an endpoint's: say it under endpoints", loc)
+            reject(f"a name that begins with {ENDPOINT} is an endpoint's: configure it under endpoints", loc)
     for name, endpoint in settings.endpoints.items():
         for message, which in unusable_endpoint(name, endpoint, settings.endpoints, settings.tiers):
-            refuse(message, ("endpoints", name, which))
+            reject(message, ("endpoints", name, which))
 
 
 def unusable_endpoint(
     name: str, endpoint: EndpointSettings, others: Mapping[str, EndpointSettings], tiers: Collection[str]
 ) -> list[tuple[str, str]]:
-    """What does not fit of one endpoint beside `others`: for each, a sentence and the field concerned."""
+    """Return the errors of an endpoint among `others`, each with its field."""
     found = [
         (f"no queue has the tier {tier!r}; there are {', '.join(sorted(tiers))}", "tiers")
         for tier in endpoint.tiers
@@ -578,39 +567,39 @@ def unusable_endpoint(
     return found
 
 
-def _check_prices(settings: Settings, refuse: Refuse) -> None:
+def _check_prices(settings: Settings, reject: Reject) -> None:
     for at, entry in enumerate(settings.prices):
         if entry.since is not None and entry.until is not None and entry.since >= entry.until:
-            refuse("until must be later than since", ("prices", at, "until"))
+            reject("until must be later than since", ("prices", at, "until"))
     for at, other in overlapping(entry.period for entry in settings.prices):
-        refuse(
-            f"two prices of {settings.prices[at].model!r} hold at the same time: end one (until) where the other begins (since)",
+        reject(
+            f"two prices of {settings.prices[at].model!r} apply at the same time: end one (until) where the other begins (since)",
             ("prices", at),
             ("prices", other),
         )
 
 
-def _check_queues(settings: Settings, refuse: Refuse) -> None:
+def _check_queues(settings: Settings, reject: Reject) -> None:
     owners: dict[tuple[str, str], str] = {}
     for name, queue in settings.queues.items():
         other = owners.setdefault((queue.tier, queue.mode), name)
         if other != name:
-            refuse(f"queues {other} and {name} have the same tier and mode", ("queues", name))
+            reject(f"queues {other} and {name} have the same tier and mode", ("queues", name))
     for tier in sorted(settings.tiers):
         missing = [mode for mode in MODES if (tier, mode) not in owners]
         if missing:
             example = next(name for name, queue in settings.queues.items() if queue.tier == tier)
-            refuse(
+            reject(
                 f"tier {tier!r} has no queue of mode {' and '.join(missing)}: add one", ("queues", example)
             )
 
 
-def _check_routes(settings: Settings, refuse: Refuse) -> None:
+def _check_routes(settings: Settings, reject: Reject) -> None:
     tiers = settings.tiers
     for name, model in settings.models.items():
         if name in model.fallbacks:
-            refuse(f"{name!r} falls back to itself", ("models", name, "fallbacks"))
-        _check_runs(model.fallbacks, ("models", name, "fallbacks"), refuse)
+            reject(f"{name!r} falls back to itself", ("models", name, "fallbacks"))
+        _check_runs(model.fallbacks, ("models", name, "fallbacks"), reject)
     for name, route in settings.routes.items():
         where: tuple[str, ...] = ("routes", name)
         variants: list[tuple[RouteVariant, tuple[str, ...]]] = [(route, where)]
@@ -624,21 +613,21 @@ def _check_routes(settings: Settings, refuse: Refuse) -> None:
                 said = settings.templates.get(rule.template or route.template or name)
                 asked = max(said.output_tokens, default=0) if said else 0
                 if rule.max_output_tokens and asked > rule.max_output_tokens:
-                    refuse(
-                        f"its template asks for {asked} tokens (`parameters`), and the route allows fewer: each call would fail",
+                    reject(
+                        f"its template asks for {asked} tokens, more than the route allows: each request would fail",
                         (*at, "max_output_tokens"),
                     )
-                _check_runs([rule.model] if rule.model else [], (*at, "model"), refuse)
-                _check_runs(rule.fallbacks or [], (*at, "fallbacks"), refuse)
+                _check_runs([rule.model] if rule.model else [], (*at, "model"), reject)
+                _check_runs(rule.fallbacks or [], (*at, "fallbacks"), reject)
             for tier in sorted(variant.tiers.keys() - tiers):
-                refuse(
+                reject(
                     f"no queue has the tier {tier!r}; there are {', '.join(sorted(tiers))}",
                     (*place, "tiers", tier),
                 )
         for tier in sorted(tiers):
             own = route.tiers.get(tier)
             if not (route.model or (own and own.model)):
-                refuse(f"it names no model for the tier {tier!r}: set `model`", where)
+                reject(f"it has no model for the tier {tier!r}: set `model`", where)
                 break
         templates = {
             route.template,
@@ -647,31 +636,31 @@ def _check_routes(settings: Settings, refuse: Refuse) -> None:
         for template in sorted(filter(None, templates | {route.vision.template if route.vision else None})):
             if template not in settings.templates:
                 hint = ", ".join(sorted(settings.templates)) or "none"
-                refuse(f"there is no template {template!r}; there are {hint}", (*where, "template"))
+                reject(f"there is no template {template!r}; there are {hint}", (*where, "template"))
 
 
-def _check_runs(models: list[str], place: tuple[str, ...], refuse: Refuse) -> None:
-    """Refuse what is no name of one model: a worker would ask its upstream for it."""
+def _check_runs(models: list[str], place: tuple[str, ...], reject: Reject) -> None:
+    """Reject invalid names of models: a worker would send them to its upstream."""
     for model in models:
         if model == ANY_MODEL or not model.isprintable() or is_reserved(model):
-            refuse(f"{model[:40]!r} is no name of a model", place)
+            reject(f"{model[:40]!r} is not the name of a model", place)
 
 
-def _check_templates(settings: Settings, refuse: Refuse) -> None:
+def _check_templates(settings: Settings, reject: Reject) -> None:
     for name, template in settings.templates.items():
         if not template.messages and not template.locales:
-            refuse("it has no messages: set `messages`, or `locales`", ("templates", name))
+            reject("it has no messages: set `messages`, or `locales`", ("templates", name))
         elif not template.messages and template.default_locale not in template.locales:
             sentence = "without `messages`, `default_locale` must be one of its locales"
-            refuse(sentence, ("templates", name, "default_locale"))
+            reject(sentence, ("templates", name, "default_locale"))
         else:
             try:
                 template.compiled(name)
             except TemplateError as error:
-                refuse(str(error), ("templates", name))
+                reject(str(error), ("templates", name))
 
 
-def _check_chains(settings: Settings, refuse: Refuse) -> None:
+def _check_chains(settings: Settings, reject: Reject) -> None:
     if not settings.chains:
         return
     templates = {}
@@ -679,27 +668,27 @@ def _check_chains(settings: Settings, refuse: Refuse) -> None:
         try:
             templates[name] = said.compiled(name)
         except (TemplateError, KeyError):
-            return  # that is told
+            return  # that is reported
     for name, chain in settings.chains.items():
-        for number, wrong in wrong_in(chain, templates, settings.routes):
+        for number, wrong in stage_errors(chain, templates, settings.routes):
             stage = chain.stages[number].name
             place = tuple(wrong.member.split(".", 1)) if wrong.member else ()
-            refuse(f"stage {stage!r}: {wrong.sentence}", ("chains", name, "stages", number, *place))
+            reject(f"stage {stage!r}: {wrong.sentence}", ("chains", name, "stages", number, *place))
 
 
 def unusable_routes(settings: Settings) -> list[str]:
-    """What of routes and models does not fit the rest, one sentence each, which names the place."""
+    """Return the errors of routes and models, each with its place."""
     found: list[str] = []
 
-    def refuse(message: str, *locs: Loc) -> None:
+    def reject(message: str, *locs: Loc) -> None:
         found.extend(f"{'.'.join(map(str, loc))}: {message}" for loc in locs[:1])
 
-    _check_routes(settings, refuse)
+    _check_routes(settings, reject)
     return found
 
 
 def _led_to(settings: Settings) -> dict[str, set[str]]:
-    """The models that each route, and each model with fallbacks, leads to."""
+    """Return the models that each route, and each model with fallbacks, leads to."""
     led_to = {f"models.{name}": set(model.fallbacks) for name, model in settings.models.items()}
     for name, route in settings.routes.items():
         variants: list[RouteVariant] = [route, *([route.vision] if route.vision else [])]
@@ -710,7 +699,7 @@ def _led_to(settings: Settings) -> dict[str, set[str]]:
 
 
 def notes(settings: Settings) -> list[str]:
-    """What is allowed but may not do what was meant, one sentence each."""
+    """Return warnings about settings that are valid but may not work as intended."""
     found = []
     limited = {name: model.concurrency for name, model in settings.models.items() if model.concurrency}
     for name, queue in settings.queues.items():
@@ -728,19 +717,19 @@ def notes(settings: Settings) -> list[str]:
     for key in settings.keys:
         if key.quota and (which := unpriced(key.models)):
             found.append(
-                f"key {key.id!r} has a quota, but prices say nothing of {which} now: its tasks cost nothing there"
+                f"key {key.id!r} has a quota, but {which} have no price now: its tasks cost nothing there"
             )
     listed = settings.listed_models
     for place, led_to in sorted(_led_to(settings).items()):
         if strange := sorted(led_to - listed) if listed and "*" not in listed else []:
             found.append(
-                f"{place} leads to {', '.join(strange)}, which neither models nor upstreams name: a worker has to offer "
+                f"{place} leads to {', '.join(strange)}, which neither models nor upstreams list: a worker has to serve "
                 "it by this very name"
             )
     for name, endpoint in settings.endpoints.items():
         if networks := endpoint.unreachable:
             found.append(
-                f"endpoints.{name}.url is at a private address, so each call fails with ADDRESS_REFUSED: say "
+                f"endpoints.{name}.url is at a private address, so each request fails with ADDRESS_REFUSED: set "
                 f"`allow_private: [{networks}]`, or larger networks, if it is to be called"
             )
     reserved = sum(queue.reserved for queue in settings.queues.values())
@@ -748,13 +737,13 @@ def notes(settings: Settings) -> list[str]:
         if reserved > concurrency:
             found.append(
                 f"models.{name}.concurrency is {concurrency}, but the queues reserve {reserved} slots of it together: "
-                "not all can have theirs at once"
+                "not all reservations can be met"
             )
     return found
 
 
 class Unpriced:
-    """Tells which of the models that a key may use have no price at an instant, in words; empty: none."""
+    """Names the models of a key without a price at an instant; empty: none."""
 
     def __init__(self, settings: Settings, now_ms: float) -> None:
         self._priced = {entry.model for entry in settings.prices if entry.period.holds(now_ms)}
@@ -770,7 +759,7 @@ class Unpriced:
         return ", ".join(sorted(models)[:5]) + (", …" if len(models) > 5 else "")
 
 
-def _check_keys(settings: Settings, refuse: Refuse) -> None:
+def _check_keys(settings: Settings, reject: Reject) -> None:
     tiers = settings.tiers
     hashes = Counter([*(key.sha256 for key in settings.keys), *(key.sha256 for key in settings.workers)])
     both: list[tuple[str, Sequence[CallerKey | WorkerKey]]]
@@ -779,22 +768,22 @@ def _check_keys(settings: Settings, refuse: Refuse) -> None:
         ids = Counter(key.id for key in keys)
         for at, key in enumerate(keys):
             for message, name in unusable_key(key, tiers):
-                refuse(message, (kind, at, *name.split(".")))
+                reject(message, (kind, at, *name.split(".")))
             if isinstance(key, CallerKey) and key.signing != bool(key.signing_key):
                 sentence = "signing and signing_key belong together: `fairlane key create signing=true --print` makes both"
-                refuse(sentence, (kind, at, "signing_key" if key.signing_key else "signing"))
+                reject(sentence, (kind, at, "signing_key" if key.signing_key else "signing"))
             if ids[key.id] > 1:
-                refuse(f"the id {key.id!r} is used more than once", (kind, at, "id"))
+                reject(f"the id {key.id!r} is used more than once", (kind, at, "id"))
             if hashes[key.sha256] > 1:
-                refuse(f"the sha256 of {key.id!r} is used more than once", (kind, at, "sha256"))
+                reject(f"the sha256 of {key.id!r} is used more than once", (kind, at, "sha256"))
 
 
 def unusable_key(key: CallerKey | WorkerKey, tiers: Collection[str]) -> list[tuple[str, str]]:
-    """What does not fit in one key: for each, a sentence and the field concerned, with dots."""
+    """Return the errors of a key, each with its field, with dots."""
     found: list[tuple[str, str]] = []
     if isinstance(key, CallerKey):
         if key.user_from and not key.delegating:
-            found.append(("only a delegating key names users", "user_from"))
+            found.append(("only a delegating key has users", "user_from"))
         if key.user_limits != KeyLimits() and not key.delegating:
             sentence = "only a delegating key has several users: set `limits`, or make the key delegating"
             found.append((sentence, "user_limits"))
@@ -819,18 +808,18 @@ def _unusable_quota(key: CallerKey, quota: KeyQuota, tiers: Collection[str]) -> 
     if quota.budget is not None and quota.per is None:
         found.append(("a budget needs `per`: day or month", "per"))
     if quota.per is not None and quota.budget is None:
-        found.append(("`per` says how often a budget comes anew: set `budget`, too", "budget"))
+        found.append(("`per` is the period of a budget: set `budget`, too", "budget"))
     if quota.otherwise is not None and quota.otherwise not in tiers:
         sentence = f"no queue has the tier {quota.otherwise!r}; there are {', '.join(sorted(tiers))}"
         found.append((sentence, "otherwise"))
     elif quota.otherwise == key.tier and not key.delegating:
-        found.append(("it is the tier of the key itself: a task falls to another one", "otherwise"))
+        found.append(("it is the tier of the key itself: set another one", "otherwise"))
     return found
 
 
 @functools.lru_cache(1024)
 def hide_password(url: str) -> str:
-    """`url` without its user name, password and query, fit for logs and terminals."""
+    """Return `url` without user name, password and query, for logs and terminals."""
     parts = urlsplit(url)
     where = parts.netloc.rpartition("@")[2]
     hidden = "***@" if "@" in parts.netloc else ""

@@ -63,15 +63,15 @@ def _networks(texts: list[str]) -> list[str]:
 
 
 Networks = Annotated[list[str], Field(max_length=64), AfterValidator(_networks)]
-"""Of private addresses, which may be called although they are none of the public internet."""
+"""Private networks that may be called."""
 
 MAX_FALLBACKS = 8
 MAX_OF_A_PRICE = 100_000_000
-"""Credits of a million tokens, or of a task: what one task costs then is a number that Redis's scripts can count with."""
+"""Credits per million tokens or per task: the cost of one task is then a number that Lua represents exactly."""
 
 
 def _instant(value: Any) -> int:
-    """ms since 1970 of a date or an instant, UTC unless it names an offset. Raises ValueError."""
+    """Return a date or an instant in ms since 1970; UTC unless it has an offset. Raise ValueError."""
     found = value
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
@@ -87,7 +87,7 @@ def _instant(value: Any) -> int:
     return ms
 
 
-def _told_instant(ms: int | None) -> str | None:
+def _instant_text(ms: int | None) -> str | None:
     return None if ms is None else datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).isoformat()
 
 
@@ -103,7 +103,7 @@ PriceOf = Annotated[
     BeforeValidator(functools.partial(read_credits, most=MAX_OF_A_PRICE)),
     PlainSerializer(plain_credits, return_type=float),
 ]
-Instant = Annotated[int, BeforeValidator(_instant), PlainSerializer(_told_instant, return_type=str)]
+Instant = Annotated[int, BeforeValidator(_instant), PlainSerializer(_instant_text, return_type=str)]
 """Given as ISO 8601, held in ms since 1970."""
 
 
@@ -126,7 +126,7 @@ class SettingsPart(BaseModel):
 
 
 def part_of(field: FieldInfo) -> type[BaseModel] | None:
-    """The group of settings that a field holds, if it holds one."""
+    """Return the group of settings that a field holds, if any."""
     for found in (field.annotation, *get_args(field.annotation)):
         if isinstance(found, type) and issubclass(found, SettingsPart):
             return found
@@ -137,86 +137,84 @@ class ModelSettings(SettingsPart):
     """One model. A model that is not listed works with these defaults as soon as a worker offers it."""
 
     concurrency: Count | None = None
-    """Tasks of this model that may run at once, over all replicas. Not set: only the connected workers'
-    slots bound it, because they usually are the capacity.
+    """Tasks of this model that can run at the same time, over all replicas. Not set: only the slots of connected workers limit
+    it, because they usually are the capacity.
     """
 
     cost: Literal["tokens", "requests", "slot_seconds"] = "tokens"
-    """What fairness counts. `tokens` (input + 2 x output) because a long answer takes more of the model than
-    a short one; `requests` counts each task as one: plain weighted round-robin; `slot_seconds` counts how
-    long a task held its slot, for work whose tokens nobody reports (images, speech, tools).
+    """What fairness counts. `tokens`: input + 2 × output, because a long answer takes more of the model than a short one.
+    `requests`: each task counts as one (plain weighted round-robin). `slot_seconds`: how long a task held its slot, for work
+    without token counts (images, speech, tools).
     """
 
     requests_per_minute: Count | None = None
-    """Tasks of this model that may begin within any minute, over all replicas: what its provider allows.
-    Further ones wait and begin at that pace, without bursts, instead of failing there. Not set: no pace. A
-    value above the provider's brings its 429s back, each of which holds the model for as long as it says.
+    """Tasks of this model that can start within any minute, over all replicas: its provider's limit. Further ones wait and start
+    at that rate, without bursts, instead of failing at the provider. Not set: no throttle. Above the provider's limit its 429s
+    come back, and each is a cooldown of the model.
     """
 
     tokens_per_minute: Tokens | None = None
-    """Tokens that tasks of this model may use within any minute, input and output together: estimated when a
-    task begins, corrected when it ends. Not set: no pace. Below what one task uses, that task begins all the
-    same, and the next ones wait for it to be made up.
+    """Tokens that tasks of this model can use within any minute, input and output together: estimated at the start, corrected at
+    the end. Not set: no throttle. A task that needs more than this starts all the same, and the next ones wait until it is made
+    up for.
     """
 
     windows: Windows | None = None
-    """Requests that the model's target may see within a time, wherever one begins to count, over all replicas and workers:
-    `50/1s`, or up to three such windows, `50/1s, 1000/1m` (ms, s, m or h). Further tasks wait. A task counts until its request is
-    known to have left, or it has ended, and a window longer. Not set: no window. Above what the target takes, it refuses.
+    """Requests that the model's target can get within any such time, over all replicas and workers: `50/1s`, or up to three such
+    windows, `50/1s, 1000/1m` (ms, s, m or h). Further tasks wait. A task counts from its grant until its request is known to be
+    sent, or it has ended, and one window longer. Not set: no limit.
     """
 
     max_running_per_user: Count | None = None
-    """Tasks of one user that may run at once on this model; the user's others wait, and those behind them in
-    the queue pass. Not set: no limit, as fair queueing alone gives nobody more than a share while others
-    wait.
+    """Tasks of one user that can run at the same time on this model. The user's other tasks wait, and tasks of other users pass
+    them. Not set: no limit, as fair queueing already gives each user only a share while others wait.
     """
 
     max_waiting_per_user: Count | None = None
-    """Tasks of one user that may wait for this model, over all queues; further ones are refused with 429.
-    Not set: no limit but the queues' own.
+    """Tasks of one user that can wait for this model, over all queues. Further ones are rejected with 429. Not set: only the
+    queues' limits.
     """
 
     breaker_failures: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Failures of an upstream (a server behind workers) within a minute that open its breaker for this model, if they
-    are half of what ended in that time. Then nothing of the model starts through it for a while. Not set: 5. 0: no breaker.
+    """Failures of an upstream (a server behind workers) within a minute that open its circuit breaker for this model, if they are
+    half of the ended attempts. Then no task of the model starts at it for a while. Not set: 5. 0: no breaker.
     """
 
     breaker_open_ms: Annotated[int, Amount("ms", 100, HOUR_MS)] | None = None
-    """Milliseconds for which a breaker is open at first; then a few tasks probe the upstream, and after each probe that fails
-    it is open for twice as long, up to a minute. Not set: 5000.
+    """Time that a breaker is open at first. Then a few tasks probe the upstream; each failed probe opens it for twice as long, up
+    to a minute. Not set: `5s`.
     """
 
     first_output_ms: Ms | None = None
-    """Milliseconds a worker may take to its first output. Not set: no limit, because a worker that sends
-    only a result is silent until then.
+    """Time that a worker has until its first output. Not set: no limit, because a worker that sends only a result is silent until
+    then.
     """
 
     silence_ms: Ms | None = None
-    """Milliseconds between two outputs of a worker, after the first. Not set: no limit, as above."""
+    """Time between two outputs of a worker, after the first. Not set: no limit, as above."""
 
     adaptive_timeouts: bool = False
-    """Whether `first_output` and `silence` tighten, down to a quarter, while the model's queue makes new tasks wait for 2
-    to 20 s, so that slots come back sooner. They relax as the queue drains, and stay above what answers take.
+    """Whether `first_output` and `silence` tighten, to a quarter at most, while the model's queue makes new tasks wait for
+    2 to 20 s, so that slots are free sooner. They relax as the queue drains, and stay above what answers take.
     """
 
     fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] = []
-    """Models to which a task of this one goes on, in this order, that it could not answer: before anybody saw output, at
-    its age. Routes that run this model have them too, unless they name others.
+    """Models that a task falls back to, in this order, if this one could not answer it and no output was shown. The task keeps
+    its age. Routes with this model have the same fallbacks unless they set their own.
     """
 
     fallback_after_ms: MsOrZero | None = None
-    """A task goes on to the next model while this one is held or paced for longer than so many milliseconds. Not set: 10 s.
-    """
+    """A task falls back to the next model if this one is in a cooldown or throttled for longer than this. Not set: `10s`."""
 
 
 class QueueSettings(SettingsPart):
     """One queue: the tasks of one tier and one mode."""
 
     tier: Identifier
-    """The tier whose callers' tasks wait here. A new name makes a new tier."""
+    """Tier of the tasks that wait here. A new name creates a new tier."""
 
     mode: Mode
-    """The mode of the tasks that wait here: `stream`, `batch` or `vision`."""
+    """Mode of the tasks that wait here: `stream`, `batch` or `vision`."""
 
     weight: Weight = 1.0
     """Share of a contended model, relative to the other queues with waiting tasks. At least 0.001, so that no queue
@@ -224,99 +222,96 @@ class QueueSettings(SettingsPart):
     """
 
     max_length: Count | None = None
-    """Tasks that may wait here, over all models; as `max_queue_length`, which holds where this is not set."""
+    """Tasks that can wait here, over all models. Not set: `max_queue_length`."""
 
     max_wait_ms: Ms | None = None
-    """Milliseconds a task may wait here. Not set: `max_queue_wait`."""
+    """Time that a task can wait here. Not set: `max_queue_wait`."""
 
     max_running: Count | None = None
-    """Tasks of this queue that may run at once, over all models and replicas; further ones wait even when
-    slots are free. Not set: no limit, so that no slot stays idle.
+    """Tasks of this queue that can run at the same time, over all models and replicas. Further ones wait even if slots are free.
+    Not set: no limit, so that no slot stays idle.
     """
 
     reserved: CountOrZero = 0
-    """Slots of each model with a `concurrency` that this queue is owed: while it runs fewer, its tasks come first, whatever the
-    weights. Other queues use them while it does not. 0: weights alone decide. Without effect on models without a `concurrency`.
+    """Guaranteed slots of each model with a `concurrency`: while this queue runs fewer, its tasks come first, whatever the
+    weights. Other queues use the slots meanwhile. 0: weights alone decide. Without effect on models without a `concurrency`.
     """
 
     admission: Literal["fixed", "adaptive"] = "fixed"
-    """When a task is refused at once instead of queued. `fixed`: when `max_length` tasks wait, or its caller's
-    time would be over even after the shortest wait that is to be expected. `adaptive`:
-    when the predicted wait exceeds `max_wait` (or `max_queue_wait`) or the caller's own deadline,
-    whichever comes first; how many may wait then follows from how fast the queue drains. Fixed, because a
-    prediction needs tasks that have run. Without any maximum wait, `adaptive` goes by the caller's own
-    deadline alone; and as long as nothing has drained lately, by `max_length`.
+    """When a task is rejected immediately instead of queued. `fixed`: if `max_length` tasks wait, or the client's deadline is
+    shorter than the shortest possible wait. `adaptive`: if the predicted wait exceeds `max_wait` (or `max_queue_wait`) or
+    the client's deadline; the drain rate then decides how many can wait. Fixed, because a prediction needs tasks that have run.
+    Without any maximum wait `adaptive` uses the client's deadline alone and, until tasks have drained, `max_length`.
     """
 
 
 class KeyLimits(SettingsPart):
-    """How much a key may use, or each user of a delegating key: over all models, modes and replicas. Not set: no limit."""
+    """Limits of a key, or of each user of a delegating key, over all models, modes and replicas. Not set: no limit."""
 
     requests_per_minute: Count | None = None
-    """Tasks that may be submitted within a minute; further ones are refused with 429 `RATE_LIMITED`. The whole limit may be used
-    at once; it comes back evenly: of 60 one each second. A task that is refused, or comes to nothing before it has begun,
-    counts for nothing.
+    """Tasks that can be submitted within a minute. Further ones are rejected with 429 `RATE_LIMITED`. All of them can be
+    submitted in one burst; the limit refills evenly (60: one per second). Rejected tasks, and those that end before they start,
+    do not count.
     """
 
     requests_per_day: Count | None = None
     """The same within 24 hours."""
 
     tokens_per_minute: Tokens | None = None
-    """Tokens, input and output together, that tasks may use within a minute: estimated when a task is submitted, settled when it
-    ends. What it used beyond the estimate has to be made up before the next one is accepted.
+    """Tokens, input and output together, that tasks can use within a minute: estimated at submission, settled at the end. A use
+    above the estimate delays the next tasks.
     """
 
     tokens_per_day: Tokens | None = None
     """The same within 24 hours."""
 
     max_running: Count | None = None
-    """Tasks that may run at once; further ones wait, and those of others pass. A change holds for tasks that come after it."""
+    """Tasks that can run at the same time. Further ones wait, and tasks of others pass them. A change applies to later tasks."""
 
     max_waiting: Count | None = None
-    """Tasks that may wait at once; further ones are refused with 429 `RATE_LIMITED`. Tasks that came before it was set are not
-    counted.
+    """Tasks that can wait at the same time. Further ones are rejected with 429 `RATE_LIMITED`. Tasks from before it was set do
+    not count.
     """
 
 
 class KeyQuota(SettingsPart):
-    """Who pays for the tasks of a key, and from what: granted credits (`fairlane balance grant`), and a budget."""
+    """Credits that pay for the tasks of a key: granted ones (`fairlane balance grant`), and a budget."""
 
     of: Literal["key", "user"] = "key"
-    """Who pays: `key`, for all its users together; or `user`, each user of a delegating key by itself."""
+    """Payer: `key`, for all its users together, or `user`, each user of a delegating key separately."""
 
     budget: Credits | None = None
-    """Credits that may be used in each day or month beside those that were granted, and before them. What is left of them is gone
-    with its end. Not set: only what was granted.
+    """Credits that can be used in each day or month, before granted ones. The unused rest expires. Not set: only granted credits.
     """
 
     per: Per | None = None
-    """How often the budget comes anew: each calendar `day` or `month`, in the zone `budget_timezone`. Needed with `budget`."""
+    """Period of the budget: a calendar `day` or `month`, in the zone `budget_timezone`. Needed with `budget`."""
 
     otherwise: Identifier | None = None
-    """The tier in which a task goes on, at no cost, that cannot be paid. Not set: it is refused with 429 `insufficient_quota`."""
+    """Tier in which a task without enough credits runs, at no cost. Not set: it is rejected with 429 `insufficient_quota`."""
 
 
 class Rates(SettingsPart):
-    """What something costs, in credits."""
+    """Prices in credits."""
 
     input: PriceOf
-    """Credits for a million tokens of input; decimals of at most six digits."""
+    """Credits for a million input tokens, with up to six decimals."""
 
     cached_input: PriceOf | None = None
-    """The same for those of them that the provider had in its cache. Not set: as `input`."""
+    """Credits for a million input tokens from the provider's cache. Not set: as `input`."""
 
     output: PriceOf
-    """Credits for a million tokens of output."""
+    """Credits for a million output tokens."""
 
     reasoning: PriceOf | None = None
-    """The same for those of them with which the model thought. Not set: as `output`."""
+    """Credits for a million reasoning tokens. Not set: as `output`."""
 
     request: PriceOf = 0
-    """Credits for each task, beside its tokens."""
+    """Credits for each task, in addition to its tokens."""
 
     @property
     def of_each(self) -> Price:
-        """The same, as costs are reckoned with it."""
+        """Return the price that costs are computed with."""
         cached = self.input if self.cached_input is None else self.cached_input
         reasoning = self.output if self.reasoning is None else self.reasoning
         return price(self.input, cached, self.output, reasoning, self.request)
@@ -324,28 +319,28 @@ class Rates(SettingsPart):
 
 class _Period(SettingsPart):
     model: ModelName
-    """The model, as callers name it, or `*`: any that has no price of its own at that time. Also the name of a route."""
+    """The model or route in requests, or `*`: any without a price of its own at that time."""
 
     since: Instant | None = None
-    """When the price begins to hold, for tasks that are submitted from then on: `2027-01-31` (UTC), or an instant with its
-    offset, `2027-01-31T06:00:00+01:00`. Not set: it has always held.
+    """Start of the price, for tasks submitted from then on: `2027-01-31` (UTC), or an instant with its offset,
+    `2027-01-31T06:00:00+01:00`. Not set: always.
     """
 
     until: Instant | None = None
-    """When it holds no more; a price that follows may begin then. Not set: it goes on."""
+    """End of the price; the next one can start then. Not set: none."""
 
 
 class PriceSettings(Rates, _Period):
-    """What a model costs from one instant to another, in credits."""
+    """The price of a model from one instant to another, in credits."""
 
     @property
     def period(self) -> Period:
-        """When it is the price."""
+        """Return when the price applies."""
         return Period(self.model, self.since, self.until, self.of_each)
 
 
 class CallerKey(SettingsPart):
-    """One key that callers present as `Authorization: Bearer`; `fairlane key create --print` makes one."""
+    """One API key (`Authorization: Bearer`); `fairlane key create --print` creates one."""
 
     id: Identifier
     """Name of the key, and of its user unless the key is delegating."""
@@ -357,42 +352,42 @@ class CallerKey(SettingsPart):
     """The tier of the key's tasks; one that a queue names."""
 
     delegating: bool = False
-    """Whether this key may name the user and tier per request (`X-Fairlane-User`, `X-Fairlane-Tier`). For a
-    trusted back end only, hence off. Its users are its own: lists and searches show them as `<id>/<name>`.
+    """Whether the key can name the user and tier of each request (`X-Fairlane-User`, `X-Fairlane-Tier`). For a trusted back end
+    only, hence off. Its users are its own: lists show them as `<id>/<name>`.
     """
 
     user_from: UserFrom = ""
-    """Where else a delegating key's requests name their user, where they have no `X-Fairlane-User`: another header
-    (`X-OpenWebUI-User-Id` is Open WebUI's), or `body.user`, the member `user` of OpenAI's bodies. Not set: nowhere.
+    """Where requests of a delegating key name their user if not in `X-Fairlane-User`: another header (Open WebUI's is
+    `X-OpenWebUI-User-Id`), or `body.user`, the field `user` of OpenAI's bodies. Not set: nowhere.
     """
 
     scopes: list[Scope] = ["call"]
-    """What this key is for. `call`: to submit tasks and read its own. `viewer`: to read what operators see (dashboard, state,
-    tasks without their content, audit). `metrics`: to read `/metrics`. `admin`: everything.
+    """Permissions. `call`: submit tasks and read its own. `viewer`: read what operators see (dashboard, tasks without their
+    content, audit log). `metrics`: read `/metrics`. `admin`: everything.
     """
 
     signing: bool = False
-    """Whether this key's secret may sign tokens for users' pages; needs `delegating`. Off, because the gateway then holds what
-    signs, and not only a hash.
+    """Whether the key's secret can sign tokens for users' pages; needs `delegating`. Off, because the gateway then stores a
+    signing key, and not only a hash.
     """
 
     signing_key: SigningKey = ""
-    """What this key signs with, 64 hex digits; `fairlane key create signing=true --print` prints it. Keep it secret."""
+    """Signing key, 64 hex digits; `fairlane key create signing=true --print` prints it. Keep it secret."""
 
     weight: Weight = 1.0
     """Share of the key's users against other users of the same queue and model."""
 
     models: list[ModelName] = ["*"]
-    """Models this key may use; `["*"]` is all."""
+    """Models that the key can use; `["*"]` is all."""
 
     limits: KeyLimits = KeyLimits()
-    """How much may be used with this key, by all its users together."""
+    """Limits of the key, over all its users."""
 
     user_limits: KeyLimits = KeyLimits()
-    """How much each user of a delegating key may use; those whom its requests do not name count as one."""
+    """Limits of each user of a delegating key; requests without a user count as one user."""
 
     quota: KeyQuota | None = None
-    """Who pays for the key's tasks, by `prices`. Not set: nobody does, and it may use as much as its limits allow."""
+    """Credits that pay for the key's tasks, by `prices`. Not set: tasks cost nothing, and only limits apply."""
 
     @property
     def admin(self) -> bool:
@@ -406,16 +401,16 @@ class CallerKey(SettingsPart):
 
 
 class WorkerKey(SettingsPart):
-    """One token that workers present; `fairlane key create --worker --print` makes one."""
+    """One worker token; `fairlane key create --worker --print` creates one."""
 
     id: Identifier
-    """Name of the token, shown beside its workers."""
+    """Name of the token, shown with its workers."""
 
     sha256: Sha256
     """SHA-256 of the token, 64 hex digits. The token itself is stored nowhere."""
 
     models: list[ModelName] = ["*"]
-    """Models its workers may offer; `["*"]` is all."""
+    """Models that its workers can serve; `["*"]` is all."""
 
     @field_validator("sha256")
     @classmethod
@@ -428,8 +423,8 @@ MAX_SLOTS_OF_A_WORKER = 1024
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
 
 
-def _offers(value: Any) -> Any:
-    """Models by the names that are offered, each with the upstream's own: a list has the same for both."""
+def _served_models(value: Any) -> Any:
+    """Return the served models, each with the upstream's name for it; a list has the same names for both."""
     if isinstance(value, list):
         names = [name for name in value if isinstance(name, str)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -444,7 +439,7 @@ def _offers(value: Any) -> Any:
     raise ValueError("should be a list of models, or `name: the upstream's name of it` for each")
 
 
-def _as_offered(models: dict[str, str]) -> list[str] | dict[str, str]:
+def _as_written(models: dict[str, str]) -> list[str] | dict[str, str]:
     return list(models) if all(name == other for name, other in models.items()) else models
 
 
@@ -452,8 +447,8 @@ OfferedModel = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\
 Offers = Annotated[
     dict[OfferedModel, OfferedModel],
     Field(max_length=MAX_MODELS_OF_A_WORKER),
-    BeforeValidator(_offers),
-    PlainSerializer(_as_offered),
+    BeforeValidator(_served_models),
+    PlainSerializer(_as_written),
 ]
 
 
@@ -465,44 +460,40 @@ class UpstreamSettings(SettingsPart):
     """One server or account behind this gateway: the gateway itself starts a worker that passes tasks to it."""
 
     provider: str
-    """What it speaks: `openai` (any server that speaks OpenAI), `deepseek`, `glm`, `vllm`, `ollama`, `anthropic` or `gemini`."""
+    """API: `openai` (any server with an OpenAI API), `deepseek`, `glm`, `vllm`, `ollama`, `anthropic` or `gemini`."""
 
     base_url: str | None = None
-    """What precedes `/chat/completions`, with its version: `http://localhost:8000/v1`. Not set: the provider's own address, of
-    vLLM and Ollama their usual ones on this machine.
+    """URL before `/chat/completions`, with its version: `http://localhost:8000/v1`. Not set: the provider's own address; for vLLM
+    and Ollama the usual one on this machine.
     """
 
     models: Offers
-    """Models to offer: a list of names, or where the upstream calls them otherwise `name: the upstream's name`. `["*"]` offers
-    any.
-    """
+    """Models to serve: a list of names or, if the upstream has other names, `name: the upstream's name`. `["*"]` serves any."""
 
     task_types: list[str] = []
-    """Types of tasks to offer, of all its models. None: `openaiLike`, `openaiCompletion` and `openaiEmbedding`, as far as the
-    provider has them. Only where they are named: calls for audio, images and moderations:
-    `openaiTranscription`, `openaiTranslation`, `openaiSpeech`, `openaiImage`, `openaiImageEdit`,
-    `openaiImageVariation`, `openaiModeration`.
+    """Task types to serve, for all its models. None: `openaiLike`, `openaiCompletion` and `openaiEmbedding`, if the provider has
+    them. Audio, images and moderations must be listed: `openaiTranscription`, `openaiTranslation`, `openaiSpeech`, `openaiImage`,
+    `openaiImageEdit`, `openaiImageVariation`, `openaiModeration`.
     """
 
     allow_fields: list[AllowedField] = Field(default=[], max_length=MAX_ALLOWED_FIELDS)
-    """What callers may say although it can direct a request to another server, key or model, or costs more than tokens: members
-    of a body (`provider`). Allow only what every caller may do
-    with this server's key.
+    """Fields of a body that clients can set although they can direct a request to another server, key or model, or cost more than
+    tokens (`provider`). Allow only what every client may do with this server's key.
     """
 
     slots: int = Field(default=1, ge=1, le=MAX_SLOTS_OF_A_WORKER)
-    """Tasks that this gateway gives it at a time. Gateways that share a Redis each start a worker, so their slots add up; where
-    the upstream allows less, `models.<name>.concurrency` bounds a model over all of them.
+    """Tasks that this gateway runs there at the same time. Gateways that share a Redis start a worker each, so their slots add
+    up; use `models.<name>.concurrency` for a limit over all of them.
     """
 
     api_key_env: str | None = None
-    """The environment variable that holds its key, which stands in no file. Not set: no key is sent. Read at the start of the
-    gateway: a variable that comes later needs a restart.
+    """Environment variable that holds the upstream's key, so that it is in no file. Not set: no key is sent. Read at the start of
+    the gateway: a later variable needs a restart.
     """
 
     @property
     def address(self) -> str:
-        """Where it is."""
+        """Return its URL."""
         return self.base_url or PROVIDERS[self.provider].base_url
 
     @field_validator("provider")
@@ -548,37 +539,37 @@ class UpstreamSettings(SettingsPart):
                 raise ValueError(f"task_types of {self.provider} are {known}, and not {task_type[:40]!r}")
         if provider.needs_key and self.base_url is None and self.api_key_env is None:
             raise ValueError(
-                f"{self.provider} wants a key: say which variable holds it, such as `api_key_env: {provider.key_env}`"
+                f"{self.provider} needs a key: name the variable that holds it, such as `api_key_env: {provider.key_env}`"
             )
         return self
 
 
 class BatchSettings(SettingsPart):
-    """`/v1/batches`: files of requests that are worked off beside everything else."""
+    """`/v1/batches`: files of requests that are processed in the background."""
 
     window: Annotated[int, Field(ge=1, le=10_000)] = 100
-    """Requests of one batch that wait or run at the same time; the next one is submitted when one of them has ended. They count
-    in `max_length` of their queue. Too few: slots stay idle; too many: other async tasks of the same caller wait behind them.
+    """Requests of one batch that wait or run at the same time; the next one is submitted when one ends. They count in
+    `max_length` of their queue. Too few: slots stay idle. Too many: other async tasks of the same client wait behind them.
     """
 
 
 class ResponseSettings(SettingsPart):
-    """What is kept of `/v1/responses`."""
+    """Stored responses of `/v1/responses`."""
 
     store: bool = True
-    """Responses are kept in the SQL database, to be read, resumed and gone on from later, unless their request says
-    `store: false`: as OpenAI does it. Then prompts and answers lie in the database. `false`: nothing is kept, and requests that
-    need it (`store: true`, `background`, `previous_response_id`) are refused (400).
+    """Whether responses are stored in the SQL database, to be read, resumed and continued, unless a request has `store: false`:
+    as at OpenAI. Prompts and answers are then in the database. `false`: requests that need it (`store: true`, `background`,
+    `previous_response_id`) are rejected with 400.
     """
 
     ttl_ms: Ms = 30 * DAY_MS
-    """Milliseconds from its submission that a response is kept, and with it what others go on from. It holds for those that come
-    from now on. Too little: conversations that rest for longer cannot be gone on with.
+    """Time from submission that a response is kept, with those that it continues. A change applies to later responses. Too short:
+    older conversations cannot be continued.
     """
 
 
 class WebhookSettings(SettingsPart):
-    """Requests by which callers are told of ends."""
+    """Requests that report the ends of tasks to clients."""
 
     allow_private: Networks = Field(default=[])
     """Private networks (`10.1.0.0/16`) that receivers may be in. Every client can then have requests sent there, and URLs may
@@ -588,7 +579,7 @@ class WebhookSettings(SettingsPart):
 
 
 class TuningSettings(SettingsPart):
-    """Internal times and bounds, which tests change; no part of the reference."""
+    """Internal times and bounds, which tests change; not part of the reference."""
 
     max_result_ttl_ms: Ms = 24 * HOUR_MS
     """The longest `resultTtlMs` of a request."""

@@ -18,7 +18,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """The sources of all top-level settings that are set. Any two compare equal, as they say nothing of the values."""
+    """The sources of all top-level settings that are set. Any two compare equal, as they are not part of the values."""
 
     of: Mapping[str, Origin] = field(default_factory=dict, compare=False)
     file: str | None = field(default=None, compare=False)

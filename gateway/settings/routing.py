@@ -1,4 +1,4 @@
-"""Settings of routes and templates: what callers may name instead of a model, and what it comes to. Pure."""
+"""Settings of routes and templates: names that clients use instead of a model. Pure."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,62 +24,62 @@ VariableName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 
 
 class RouteRule(SettingsPart):
-    """What a route says of the tasks of a tier. What it does not say, the route says for all tiers, or nobody."""
+    """Values of a route for the tasks of a tier. Unset ones are those of the route for all tiers, if any."""
 
     model: ModelName | None = None
-    """The model that runs; never another route."""
+    """Model that runs the task; never another route."""
 
     mode: Mode | None = None
-    """The mode of tasks that do not say one themselves: with the caller's tier it makes the queue."""
+    """Mode of requests that set none. With the client's tier it determines the queue."""
 
     timeout_ms: Ms | None = None
-    """Milliseconds from submission to the end: the longest that a caller may ask for, and what holds where none is asked for."""
+    """Time from submission to the end: the maximum `timeout` of a request, and the default."""
 
     max_output_tokens: Tokens | None = None
-    """Tokens of output that a request may ask for, all its answers together; who asks for none is given this bound. Whoever asks
-    for more is refused with 400. It means nothing to embeddings.
+    """Output tokens of a request, over all its choices; also the default. More is rejected with 400. Without effect on
+    embeddings.
     """
 
     price: Rates | None = None
-    """What a task costs, whichever model answers. Not set: what `prices` say of the route, else of the model."""
+    """Price of a task, whichever model answers. Not set: the price of the route in `prices`, or of the model."""
 
     fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] | None = None
-    """Models to which a task goes on, in this order, that the one before could not answer. Not set: those of the model itself."""
+    """Models that a task falls back to, in this order. Not set: those of the model."""
 
     template: ModelName | None = None
-    """The template of tasks that name this route as `template`. Not set: the one of the route's own name."""
+    """Template of tasks that name this route as `template`. Not set: the one with the route's name."""
 
 
 class RouteVariant(RouteRule):
-    """What a route says of tasks of one kind: for all tiers, and for each."""
+    """Values of a route for all tiers, and for single ones."""
 
     tiers: dict[Identifier, RouteRule] = Field(default={})
-    """What holds for one tier instead."""
+    """Other values for single tiers."""
 
     @field_validator("tiers", mode="before")
     @classmethod
-    def _empty_entries_say_nothing(cls, value: Any) -> Any:
+    def _empty_entries_are_empty(cls, value: Any) -> Any:
         if isinstance(value, dict):
             return {name: {} if entry is None else entry for name, entry in value.items()}
         return {} if value is None else value
 
 
 class RouteSettings(RouteVariant):
-    """One route: a name that callers use as `model` or as `template`."""
+    """One route: a name that clients use as `model` or as `template`."""
 
     vision: RouteVariant | None = None
-    """What holds instead for requests with images."""
+    """Other values for requests with images."""
 
 
 class TemplateMessage(SettingsPart):
     """One message of a template, in OpenAI's form."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    """Whose message it is."""
+    """Its author."""
 
     content: str | list[dict[str, JsonValue]]
-    """Its text, a Jinja template; or a list of parts as OpenAI has them, whose texts are. A part `image_url` whose URL comes to
-    nothing is left out, so an image may be optional.
+    """Its text, a Jinja template, or a list of OpenAI's parts with such texts. A part `image_url` with an empty URL is left out,
+    so an image can be optional.
     """
 
 
@@ -87,34 +87,34 @@ Messages = Annotated[list[TemplateMessage], Field(min_length=1, max_length=100)]
 
 
 def check_parameters(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The further members of a body. Raises ValueError for those that something else says."""
+    """Return further fields of a body. Raise ValueError for those that have a setting of their own."""
     for name in ("model", "messages", "stream", "response_format"):
         if name in value:
-            where = "set json_schema" if name == "response_format" else "it is made of the rest"
-            raise ValueError(f"{name} is no parameter: {where}")
+            where = "set json_schema" if name == "response_format" else "Fairlane sets it"
+            raise ValueError(f"{name} is not a parameter: {where}")
     return value
 
 
 class TemplateSettings(SettingsPart):
-    """Messages with variables, which callers fill in. What is said of the body is said in OpenAI's words."""
+    """A prompt with variables, which clients fill in. Fields of the body have OpenAI's names."""
 
     messages: Messages | None = None
-    """The messages, for every locale that has none of its own."""
+    """Messages for every locale without its own."""
 
     locales: dict[LocaleName, Messages] = Field(default={})
-    """Messages of single locales; callers choose by `locale`. Without `messages` one of them must be the `default_locale`."""
+    """Messages of single locales; clients choose with `locale`. Without `messages` one of them must be the `default_locale`."""
 
     default_locale: LocaleName | None = None
-    """The locale of callers that name none, or one that there is nothing for."""
+    """Locale of requests without one, or with an unknown one."""
 
     optional: list[VariableName] = Field(default=[])
-    """Variables that callers may leave out; they are empty texts then. All others that the messages use are required."""
+    """Variables that clients can leave out; they are empty texts then. All others are required."""
 
     parameters: dict[str, JsonValue] = Field(default={})
-    """Further members of the body: `temperature`, `top_p`, `stop` and the like."""
+    """Further fields of the body: `temperature`, `top_p`, `stop` and others."""
 
     json_schema: dict[str, JsonValue] | None = None
-    """The JSON schema of the answer: it goes to the model as `response_format`, and the finished text is checked by it."""
+    """JSON schema of the answer: the model gets it as `response_format`, and the answer is validated."""
 
     @field_validator("parameters")
     @classmethod
@@ -123,12 +123,12 @@ class TemplateSettings(SettingsPart):
 
     @property
     def output_tokens(self) -> list[int]:
-        """What its parameters say of the most output."""
+        """Return the output limits in its parameters."""
         said = (self.parameters.get(name) for name in ("max_tokens", "max_completion_tokens"))
         return [number for number in said if isinstance(number, int)]
 
     def compiled(self, name: str) -> "Template":
-        """The template, ready to be filled in. Raises TemplateError."""
+        """Return the compiled template. Raise TemplateError."""
         from fairlane.gateway.prompts.templates import Template  # noqa: PLC0415 - its engine takes 40 ms, and few need it
 
         by_locale = {"": self.messages, **self.locales} if self.messages else self.locales

@@ -1,8 +1,8 @@
-"""Reads each source of settings into a tree that remembers where every value stands, to name mistakes.
+"""Reads each source of settings into a tree that knows the place of every value, so that errors can name it.
 
-Two kinds of names in the environment. `FAIRLANE_…` is ours: a bad or unknown one is an error, like a bad
-line in the file. The names without prefix (SEED_NAMES) may be somebody else's, so a bad value there is only
-ignored, with a warning.
+The environment has two kinds of names. `FAIRLANE_…` is ours: an invalid or unknown one is an error, like an invalid line of
+the file. The names without prefix (SEED_NAMES) can belong to other programs, so an invalid value there is only ignored, with
+a warning.
 """
 
 import difflib
@@ -26,7 +26,7 @@ DEFAULT_FILE = Path("fairlane.yaml")
 OTHER_NAMES = frozenset(
     f"FAIRLANE_{name}" for name in ("GATEWAY", "KEY", "WORKER_TOKEN", "API_KEY", "CONFIG", "TRACEBACK")
 )
-"""Variables of ours that are no settings: the command line, workers, and callers' programs read them."""
+"""Our variables that are not settings: the command line, workers and clients' programs read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ SEED_NAMES = (
     SeedName("LLM_DEBUG", "llm_debug"),
     SeedName("OTEL_EXPORTER_OTLP_ENDPOINT", "otlp_endpoint"),
 )
-"""Where two set the same thing, the first one counts."""
+"""If two set the same thing, the first one counts."""
 
 NAMES: Mapping[str, str] = {external_name(name): name for name in Settings.model_fields}
 """The top-level settings: what code calls each, by the name in files."""
 _GROUPS = {name: field for name, field in Settings.model_fields.items() if part_of(field)}
 SINGLE = frozenset(name for name, field in _GROUPS.items() if part_of(field) is field.annotation)
-"""Groups of which there is one, and not several with names."""
+"""Groups without names: there is one of each."""
 NESTED = ("models", "queues", "upstreams")
-"""Of which a variable may set one value of one entry."""
+"""Groups with names; a variable can set one value of one entry."""
 FILE_ONLY = frozenset(_GROUPS) - SINGLE - frozenset(NESTED)
-"""Groups that no variable sets."""
+"""Groups that only the file sets."""
 _TEXT_LISTS = (
     "cors_origins",
     "allowed_hosts",
@@ -78,12 +78,12 @@ _TEXT_LISTS = (
 _KUBERNETES = re.compile(
     r"FAIRLANE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
-"""Kubernetes sets these in every pod beside a service whose name begins with `fairlane`."""
+"""Kubernetes sets these in every pod of a namespace with a service whose name begins with `fairlane`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake: where it stands (flag, variable, or file and key) and what is wrong."""
+    """One mistake: its place (flag, variable, or file and key) and the error."""
 
     place: str
     message: str
@@ -94,7 +94,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What one source sets, as a tree like the file's; `place` names the spot of a setting in the source."""
+    """The settings of one source, as a tree like the file's; `place` names the place of a setting in it."""
 
     tree: dict[str, Any]
     place: Callable[[Loc], str]
@@ -103,7 +103,7 @@ class Source:
     """When its file was modified, ms since 1970."""
 
     def depth(self, loc: Loc) -> int:
-        """How many leading parts of `loc` this source holds."""
+        """Return how many leading parts of `loc` this source holds."""
         node: Any = self.tree
         for found, part in enumerate(loc):
             try:
@@ -120,13 +120,13 @@ def dotted(loc: Loc) -> str:
 
 
 def suggestion(name: str, known: Iterable[str], spelled: Callable[[str], str] = str) -> str:
-    """`; did you mean …?` when something known resembles `name`, else nothing."""
+    """Return `; did you mean …?` if a known name resembles `name`, otherwise ''."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {spelled(near[0])}?" if near else ""
 
 
 def read_flags(overrides: Mapping[str, Any]) -> Source:
-    """Flags by field name; None is a flag that was not given."""
+    """Return flags by field name; None is a flag that was not given."""
     given = {name: value for name, value in overrides.items() if value is not None}
     return Source(given, lambda loc: "--" + str(loc[0]).replace("_", "-"))
 
@@ -135,34 +135,34 @@ def read_file(config: Path | None) -> Source:
     """The YAML file, which must exist when it is named; without a name, `./fairlane.yaml` if there is one."""
     path = config or DEFAULT_FILE
 
-    def refused(message: str) -> Source:
+    def rejected(message: str) -> Source:
         return Source({}, dotted, [Problem(str(path), message)])
 
     try:
         modified_ms = path.stat().st_mtime_ns // 1_000_000
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return refused("there is no such file") if config else Source({}, dotted)
+        return rejected("there is no such file") if config else Source({}, dotted)
     except (OSError, UnicodeDecodeError) as problem:
-        return refused(f"cannot be read ({problem})")
+        return rejected(f"cannot be read ({problem})")
     try:
         tree = yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except yaml.MarkedYAMLError as problem:
         line = f"line {problem.problem_mark.line + 1}: " if problem.problem_mark else ""
-        return refused(f"{line}not valid YAML ({problem.problem})")
+        return rejected(f"{line}not valid YAML ({problem.problem})")
     except (yaml.YAMLError, RecursionError, ValueError):  # (ValueError: a number of thousands of digits)
-        return refused("not valid YAML")
+        return rejected("not valid YAML")
     if tree is None:
         tree = {}
     if not isinstance(tree, dict):
-        return refused("must hold settings by name, such as `port: 8080`")
+        return rejected("must hold settings by name, such as `port: 8080`")
     values = {str(name): value for name, value in tree.items()}
     return Source(values, lambda loc: f"{path}: {dotted(loc)}", modified_ms=modified_ms)
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice; YAML itself would silently drop the first. What looks like a date and is none stays a
-    text, for the setting to refuse."""
+    """Rejects a key that is given twice; YAML itself would silently drop the first. An invalid date stays a text, which the
+    setting rejects."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
@@ -209,7 +209,7 @@ def read_own_names(environ: Mapping[str, str], file: Source) -> Source:
             or name in FILE_ONLY
             or "" in path
         ):
-            problems.append(Problem(variable, f"is no variable; set {name} in the file"))
+            problems.append(Problem(variable, f"is not a variable; set {name} in the file"))
         else:
             if name in NESTED:
                 path[1] = _spelled_as_in(file.tree.get(name), path[1])

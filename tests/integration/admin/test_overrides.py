@@ -82,7 +82,7 @@ async def test_a_share_takes_effect_step_by_step_on_all_replicas(gateway: Start)
         override = await create(here, TRIAL)
         assert (override["status"], override["percent"], override["until"]) == ("active", 50, None)
         assert override["warnings"] == [
-            "routes.chat leads to b, which neither models nor upstreams name: a worker has to offer it by this very name"
+            "routes.chat leads to b, which neither models nor upstreams list: a worker has to serve it by this very name"
         ]
         await until(known(50), "the other replica to apply the override")
         for talk in (here, there):

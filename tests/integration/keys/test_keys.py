@@ -169,7 +169,7 @@ async def test_a_changed_key_counts_at_once_and_null_takes_back(gateway: Start) 
         )
         assert (account["user"], account["tier"], account["delegating"]) == ("site/ann", "free", True)
         refused = await told(await talk.http.patch(f"{KEYS}/site", json={"delegating": None}), 400)
-        assert refused["fields"] == {"user_from": "only a delegating key names users"}
+        assert refused["fields"] == {"user_from": "only a delegating key has users"}
 
 
 async def test_old_and_new_secret_are_valid_side_by_side_for_a_time(gateway: Start) -> None:
@@ -324,11 +324,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"models": "m"}, "models should be a valid array"),
     ({"scopes": ["root"]}, "scopes.0 should be 'call', 'viewer', 'metrics' or 'admin'"),
     ({"signing": "yes"}, "signing should be a valid boolean"),
-    ({"user_from": "body.user"}, "only a delegating key names users"),
+    ({"user_from": "body.user"}, "only a delegating key has users"),
     ({"quota": {"of": "user"}}, "only a delegating key has several users: set `of: key`"),
     ({"quota": {"of": "all"}}, "quota.of should be 'key' or 'user'; got 'all'"),
     ({"quota": {"budget": 5}}, "a budget needs `per`: day or month"),
-    ({"quota": {"per": "day"}}, "`per` says how often a budget comes anew: set `budget`, too"),
+    ({"quota": {"per": "day"}}, "`per` is the period of a budget: set `budget`, too"),
     ({"quota": {"budget": -1, "per": "day"}}, "quota.budget should be from 0 to 1000000000 credits; got -1"),
     ({"quota": {"budget": 0.1234567, "per": "day"}}, "quota.budget has more than 6 decimals; got 0.1234567"),
     ({"quota": {"budget": True, "per": "day"}}, "quota.budget should be a number of credits, such as 12.5"),

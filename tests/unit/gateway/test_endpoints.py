@@ -210,8 +210,8 @@ def test_settings_become_models_of_their_own() -> None:
     [
         ({"models": {"http:x": {}}}, "is an endpoint's"),
         ({"routes": {"http:x": {"model": "m"}}}, "is an endpoint's"),
-        ({"routes": {"r": {"model": "http:x"}}}, "is no name of a model"),
-        ({"models": {"m": {"fallbacks": ["http:x"]}}}, "is no name of a model"),
+        ({"routes": {"r": {"model": "http:x"}}}, "is not the name of a model"),
+        ({"models": {"m": {"fallbacks": ["http:x"]}}}, "is not the name of a model"),
         ({"upstreams": {"u": {"provider": "vllm", "models": ["http:x"]}}}, "is an endpoint's"),
         (
             {"endpoints": {"a": {"url": "https://a.example/*"}, "b": {"url": "https://A.example:443/*"}}},

@@ -63,7 +63,7 @@ def settings(upstreams: dict[str, Any], **more: Any) -> Settings:
         (VLLM + "base_url: 'http://a/v1?key=hunter2'}", {}, ".base_url: should hold no user, password or query"),
         (VLLM + "api_key_env: sk-hunter2}", {}, ".api_key_env: should be the name of an environment variable"),
         (VLLM + "api_key: hunter2}", {}, ".api_key: unknown setting; did you mean api_key_env?"),
-        ("{provider: deepseek, models: [m]}", {}, ": deepseek wants a key: say which variable holds it"),
+        ("{provider: deepseek, models: [m]}", {}, ": deepseek needs a key: name the variable that holds it"),
         (VLLM + "api_key_env: THE_KEY}", {}, ".api_key_env: the environment variable THE_KEY is not"),
         (VLLM + "api_key_env: THE_KEY}", {"THE_KEY": " "}, ".api_key_env: the environment variable THE_KEY is not"),
         (

@@ -203,8 +203,8 @@ def test_nested_variable_is_named_when_it_is_wrong() -> None:
     assert any(
         line.startswith("FAIRLANE_QUEUES__VIP_STREAM__WEIGHT (queues.vip_stream.tier)") for line in found
     )
-    assert "FAIRLANE_KEYS__0__ID: is no variable; set keys in the file" in found
-    assert any(line.startswith("FAIRLANE_PORT__X: is no variable") for line in found)
+    assert "FAIRLANE_KEYS__0__ID: is not a variable; set keys in the file" in found
+    assert any(line.startswith("FAIRLANE_PORT__X: is not a variable") for line in found)
 
 
 def test_contradiction_names_all_places_that_caused_it() -> None:

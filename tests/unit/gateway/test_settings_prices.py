@@ -88,7 +88,7 @@ def test_a_mistake_is_named_at_its_place(entry: str, place: str, sentence: str) 
 def test_prices_that_overlap_are_named_both() -> None:
     text = PRICES + "  - {model: deepseek-chat, since: 2026-12-31, until: 2027-06-01, input: 1, output: 1}\n"
     sentence = (
-        "two prices of 'deepseek-chat' hold at the same time: end one (until) where the other begins (since)"
+        "two prices of 'deepseek-chat' apply at the same time: end one (until) where the other begins (since)"
     )
     assert problems(text) == [
         f"fairlane.yaml: prices[0], fairlane.yaml: prices[3]: {sentence}",
@@ -131,11 +131,11 @@ def test_a_key_says_who_pays() -> None:
         ("{of: user}", "quota.of", "only a delegating key has several users: set `of: key`, or make the key delegating"),
         ("{of: nobody}", "quota.of", "Input should be 'key' or 'user'"),
         ("{budget: 5}", "quota.per", "a budget needs `per`: day or month"),
-        ("{per: day}", "quota.budget", "`per` says how often a budget comes anew: set `budget`, too"),
+        ("{per: day}", "quota.budget", "`per` is the period of a budget: set `budget`, too"),
         ("{budget: 5, per: week}", "quota.per", "Input should be 'day' or 'month'"),
         ("{budget: -5, per: day}", "quota.budget", "should be from 0 to 1000000000 credits"),
         ("{otherwise: fre}", "quota.otherwise", "no queue has the tier 'fre'; there are free, paid"),
-        ("{otherwise: free}", "quota.otherwise", "it is the tier of the key itself: a task falls to another one"),
+        ("{otherwise: free}", "quota.otherwise", "it is the tier of the key itself: set another one"),
         ("{budgt: 5}", "quota.budgt", "unknown setting; did you mean budget?"),
     ],
 )  # fmt: skip
@@ -150,7 +150,7 @@ def test_what_costs_nothing_though_somebody_is_to_pay_is_said() -> None:
         return load(text)[1]
 
     def sentence(which: str) -> list[str]:
-        return [f"key 'app' has a quota, but prices say nothing of {which} now: its tasks cost nothing there"]
+        return [f"key 'app' has a quota, but {which} have no price now: its tasks cost nothing there"]
 
     assert said('["*"]') == sentence("m, n")
     assert said('["*"]', "{model: m, input: 1, output: 1}, {model: n, input: 1, output: 1}") == sentence(

@@ -156,7 +156,7 @@ def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_pa
         path,
         FILE.replace("weight: 3", "weight: 4").replace("drain: 5ms", "drain: 6ms") + "archive: results\n",
     )
-    again.came(type(again.times)(again.times.modified_ms, began + 1000))
+    again.set_source(type(again.times)(again.times.modified_ms, began + 1000))
     assert current.replace(again)["needs_restart"] == ["drain"]
     found = rows(current.settings, since=current.since, read=current.read, began_ms=began)
     since = {name.partition(".")[0]: row.since for name, row in found.items() if row.since != began}
@@ -166,7 +166,7 @@ def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_pa
     assert drain.after_restart == Came("6ms", "file", str(path), began + 1000)
     assert found["archive"].reloads
     gone = loaded(path, "{}")
-    gone.came(type(gone.times)(gone.times.modified_ms, began + 2000))
+    gone.set_source(type(gone.times)(gone.times.modified_ms, began + 2000))
     current.replace(gone)
     assert current.since["archive"] == current.since["queues"] == began + 2000
     kept = rows(current.settings)["drain"]

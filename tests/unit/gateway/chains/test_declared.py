@@ -48,7 +48,7 @@ def says(content: str) -> dict[str, Any]:
         (ONE | {"model": "*"}, "model", "the name of a model or route"),
         (ONE | {"model": "a\nb"}, "model", "the name of a model or route"),
         ({"model": "small", "payload": {}, "type": "a\nb"}, "type", "should be a name"),
-        (ONE | {"model": "http:image"}, "model", "an endpoint's, which no stage can call"),
+        (ONE | {"model": "http:image"}, "model", "an endpoint's, which stages cannot call"),
         ({"model": "small", "payload": {}, "type": "http"}, "type", "for endpoints"),
     ],
 )

@@ -119,7 +119,7 @@ def test_who_cannot_pay_comes_to_what_the_route_says_of_the_other_tier() -> None
 @pytest.mark.parametrize(
     ("text", "place", "sentence"),
     [
-        ("routes: {r: {}}", "routes.r", "it names no model for the tier 'free': set `model`"),
+        ("routes: {r: {}}", "routes.r", "it has no model for the tier 'free': set `model`"),
         (
             "routes: {r: {model: m, tiers: {gold: {}}}}",
             "routes.r.tiers.gold",
@@ -141,18 +141,18 @@ def test_who_cannot_pay_comes_to_what_the_route_says_of_the_other_tier() -> None
             "{routes: {t: {model: m, tiers: {paid: {max_output_tokens: 5}}}}, templates: {t: "
             "{messages: [{role: user, content: x}], parameters: {max_tokens: 6}}}}",
             "routes.t.tiers.paid.max_output_tokens",
-            "its template asks for 6 tokens (`parameters`), and the route allows fewer: each call would fail",
+            "its template asks for 6 tokens",
         ),
-        ("models: {m: {fallbacks: ['*']}}", "models.m.fallbacks", "'*' is no name of a model"),
+        ("models: {m: {fallbacks: ['*']}}", "models.m.fallbacks", "'*' is not the name of a model"),
         (
             'routes: {r: {model: m, tiers: {paid: {fallbacks: ["a\\tb"]}}}}',
             "routes.r.tiers.paid.fallbacks",
-            "is no name",
+            "is not the name",
         ),
         (
             "routes: {r: {model: m, vision: {model: '*'}}}",
             "routes.r.vision.model",
-            "'*' is no name of a model",
+            "'*' is not the name of a model",
         ),
         ("templates: {t: {}}", "templates.t", "it has no messages: set `messages`, or `locales`"),
         (
@@ -169,7 +169,7 @@ def test_who_cannot_pay_comes_to_what_the_route_says_of_the_other_tier() -> None
         (
             "templates: {t: {messages: [{role: user, content: x}], parameters: {model: m}}}",
             "templates.t.parameters",
-            "model is no parameter",
+            "model is not a parameter",
         ),
     ],
 )
