@@ -116,8 +116,8 @@ async def test_a_paced_model_starts_tasks_at_its_rate_and_nobody_polls(
         instants = await granted_at(served, task_ids)
         gaps = [after - before for before, after in itertools.pairwise(instants)]
         assert min(gaps) >= 50, gaps  # so no window holds more than its share
-        assert counts["take"] <= 2 * len(task_ids), counts
-        assert counts["finish"] == len(task_ids)
+        assert counts["take_tasks"] <= 2 * len(task_ids), counts
+        assert counts["finish_task"] == len(task_ids)
 
 
 async def test_a_model_paced_by_tokens_waits_for_as_many_as_each_task_may_use(
@@ -148,7 +148,7 @@ async def test_while_a_model_waits_for_its_instant_nothing_is_asked(served: Serv
         await worker.expect("resultAck")
         counts = count_scripts(served)
         await until_swept(counts, 4)
-        assert counts["take"] == 0, counts
+        assert counts["take_tasks"] == 0, counts
         assert (await callers.status(waiting))["status"] == "queued"
         await worker.nothing_more()
         await change(served, requests_per_minute=None)
@@ -166,7 +166,7 @@ async def test_a_model_with_windows_goes_on_when_its_requests_have_left_and_nobo
         assert first["tellSent"]
         counts = count_scripts(served)
         await until_swept(counts, 2)
-        assert counts["take"] == 0, counts
+        assert counts["take_tasks"] == 0, counts
         await worker.nothing_more()
         for task in (first, second):
             await worker.send("taskSent", **key(task))
@@ -182,7 +182,7 @@ async def test_a_model_with_windows_goes_on_when_its_requests_have_left_and_nobo
             instants
         )
         assert counts["sent"] <= 4, counts
-        assert counts["take"] <= 6, counts
+        assert counts["take_tasks"] <= 6, counts
 
 
 async def test_the_pace_holds_over_two_replicas(
@@ -248,7 +248,7 @@ async def test_a_refusal_holds_the_model_on_every_replica(
         later = [await callers.later(), await elsewhere.later()]
         await a.nothing_more()
         await b.nothing_more()
-        assert [count["take"] for count in counts] == [0, 0]
+        assert [count["take_tasks"] for count in counts] == [0, 0]
         async with Answering(a, b):
             for each in (task_id, *later):
                 await callers.until_status(each, "completed")
