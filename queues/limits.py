@@ -40,7 +40,7 @@ class RateLimitStatus(NamedTuple):
 
 
 def read_rate_limit_status(reply: Sequence[int]) -> RateLimitStatus:
-    """As `what_is_left` in limits.lua returns it."""
+    """As `remaining_of` in limits.lua returns it."""
     return RateLimitStatus(*(Remaining(*reply[at : at + 3]) if reply[at] else None for at in (0, 3)))
 
 

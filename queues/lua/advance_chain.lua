@@ -24,7 +24,7 @@ script('advance_chain', 'allow-oom', function(ARGV)
   for i = models_at, then_at - 1 do models[#models + 1] = ARGV[i] end
 
   local function reply(outcome, event_id, grants, later, more)
-    return { outcome, event_id or '', grants or {}, 0, later or {}, more or {}, chains.beside() }
+    return { outcome, event_id or '', grants or {}, 0, later or {}, more or {}, chains.related_ends() }
   end
 
   local t = load(id)
@@ -111,11 +111,11 @@ script('advance_chain', 'allow-oom', function(ARGV)
       end
       if number ~= '-1' then
         if not part then record_usage(id, t, used, true) end
-        chains.fall_short(chain_id, chain, number, name, model, queue)
+        chains.fail_stage(chain_id, chain, number, name, model, queue)
       end
       local by_attempt = number == '-1' and not part and used or nil
       local ended = end_task(chain_id, chain, state, kind, data, code, nonce, replica, nil, log_epoch, by_attempt)
-      if part then chains.tell_beside(chain_id, chain) end
+      if part then chains.add_related_end(chain_id, chain) end
       outcome, event_id = 'ended', event_id or ended
     end
   end

@@ -33,7 +33,7 @@ script('cancel_task', 'allow-oom', function(ARGV)
     event_id = permits.end_out(id, t, state, kind, data, code)
   else
     event_id = end_task(id, t, state, kind, data, code, '', nil, NOW + grace)
-    tell_owner(id, t, why)
+    request_stop(id, t, why)
   end
-  return { 'ended', state, event_id, data, account_of_end(t, id), chains.beside() }
+  return { 'ended', state, event_id, data, account_of_end(t, id), chains.related_ends() }
 end)

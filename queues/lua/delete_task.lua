@@ -8,7 +8,7 @@ script('delete_task', 'allow-oom', function(ARGV)
   local ed, by, ik = unpack(call('HMGET', keys.task(id), 'ended_at', 'stored_bytes', 'idempotency'))
   if call('EXISTS', keys.task(id)) == 0 then return -1 end
   call('HDEL', keys.task(id), 'archive', 'idempotency')
-  if ik then let_name_go(id, { idempotency = ik }) end
+  if ik then release_name(id, { idempotency = ik }) end
   if not ed or call('PTTL', keys.task(id)) < 0 then
     call('HSET', keys.task(id), 'ttl', '1000')
     return 0

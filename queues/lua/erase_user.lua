@@ -23,7 +23,7 @@ script('erase_user', 'allow-oom', function(ARGV)
       if ed then stopping = stopping + 1 end
     elseif u == user and num(en) <= at then
       removed = removed + 1
-      if ik then let_name_go(id, { idempotency = ik }) end
+      if ik then release_name(id, { idempotency = ik }) end
       call('UNLINK', keys.task(id), keys.log(id), keys.request(id), keys.chain(id))
       if which == 'ended' then
         call('ZREM', line, members[i])

@@ -23,8 +23,8 @@ script('measure_load', nil, function(ARGV)
   if s[3] == '1' then why = 'paused'
   elseif num(s[4]) > NOW then why = 'cooldown'
   elseif not is_offered(m) then why = 'no_worker'
-  elseif s[9] == '2' and upstreams.barred(m) > 0 then
-    local _, kind = upstreams.barred(m)
+  elseif s[9] == '2' and upstreams.blocked_until(m) > 0 then
+    local _, kind = upstreams.blocked_until(m)
     why = kind == 'cooldown' and 'cooldown' or 'breaker_open'
   elseif paced_until(m, s, 1) > 0 then why = 'throttled' end
 
@@ -32,7 +32,7 @@ script('measure_load', nil, function(ARGV)
   for _, q in ipairs(call('ZRANGE', keys.lanes(m), '0', '-1')) do
     local lane = call('HMGET', keys.model(m), 'waiting:' .. q, 'drain:' .. q, 'mean_ms', 'mean_output')
     if not blocked_by(q, m, s[3], s[9]) then
-      if learnt(lane[2], lane[3], num(s[5]), num(s[6]), lane[4], s[10]) then
+      if is_learned(lane[2], lane[3], num(s[5]), num(s[6]), lane[4], s[10]) then
         waiting = waiting + num(lane[1])
         pace = pace + 1 / math.max(interval_of(q, m, lane[2], lane[3], true), 0.001)
       else

@@ -7,7 +7,7 @@
 --          {k or u, waiting or running, limit, left, 0, …}
 script('read_limits', 'no-writes', function(ARGV)
   local u, found = ARGV[1], {}
-  for _, stands in ipairs(standings_of(u, ARGV[2], ARGV[3])) do
+  for _, stands in ipairs(rate_limits_of(u, ARGV[2], ARGV[3])) do
     local subject, limits = stands.subject, stands.limits
     local function tell(name, limit, left, reset)
       for _, value in ipairs({ string.sub(subject, 1, 1), name, limit, math.max(left, 0), reset }) do found[#found + 1] = value end

@@ -41,7 +41,7 @@ script('requeue_task', 'allow-oom', function(ARGV)
   if refused > 3 then -- it may be for this task alone: it waits longer each time, and the others are asked for
     alone_until = NOW + math.min(math.max(hold, 1000) * (refused - 3), 300000)
   elseif hold > 0 and t.requested_model then
-    hold_name(t.requested_model, hold)
+    cool_down_name(t.requested_model, hold)
   elseif hold > 0 and not (t.upstream and upstreams.hold(t.model, t.upstream, hold)) then
     local held = call('HGET', keys.model(t.model), 'cooldown_until')
     call('HSET', keys.model(t.model), 'cooldown_until', whole(math.max(num(held), NOW + hold)))
@@ -49,7 +49,7 @@ script('requeue_task', 'allow-oom', function(ARGV)
   if with.unsent then windows.forget(t.model, id, t.epoch) end
   local freed = t.model
   local works = repair and true
-  if not repair then works = upstreams.told_by(id, ARGV[4]) end
+  if not repair then works = upstreams.verdict_of(id, ARGV[4]) end
   if works ~= nil then upstreams.note(t, works, ARGV[4]) end
   local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0, alone_until,
     repair)
@@ -58,5 +58,5 @@ script('requeue_task', 'allow-oom', function(ARGV)
   wake_elsewhere(t)
   local later = at and later_of(t.model, at) or {}
   if outcome == 'queued' then return { outcome, later, t.requested_model or t.model } end
-  return { outcome, event_id, kind, data, account_of_end(t, id), chains.beside() }
+  return { outcome, event_id, kind, data, account_of_end(t, id), chains.related_ends() }
 end)

@@ -26,7 +26,7 @@
 --          {'other'} its idempotency key names a task of another fingerprint |
 --          {'same', task, its state or '' its record is kept no more, place, enqueued ms, model it is scheduled as, model it asks for, name
 --          that its caller gave, template} its idempotency key names that one already: nothing was taken of anything
---          and behind each of these but 'cancelled', where there are limits: what is left of them (`what_is_left` in limits.lua)
+--          and behind each of these but 'cancelled', where there are limits: what is left of them (`remaining_of` in limits.lua)
 --          place: {position, wait, at least, at most}, ms; later: as `take`
 -- Repeating it returns the same grants while they hold. Adds before anything else, so that a full Redis refuses it whole.
 script('submit_task', nil, function(ARGV)
@@ -48,9 +48,9 @@ script('submit_task', nil, function(ARGV)
     return { 'ok', known.state, where, known.enqueued_at, repeat_grants(known.granted_tasks, nonce), {}, known.model,
       known.requested_model or known.model }
   end
-  local standings = limited and standings_of(u, ARGV[20], ARGV[21]) or nil
+  local standings = limited and rate_limits_of(u, ARGV[20], ARGV[21]) or nil
   local function refusal(reply)
-    if standings then reply[#reply + 1] = what_is_left(standings, false) end
+    if standings then reply[#reply + 1] = remaining_of(standings, false) end
     return reply
   end
   local named, name_key = ARGV[23], nil
@@ -66,7 +66,7 @@ script('submit_task', nil, function(ARGV)
       local told = { known.enqueued_at, known.model, known.requested_model or known.model, known.route or '', known.template or '' }
       return refusal({ 'same', first, known.state, where, unpack(told) })
     end
-    local wait = may_name(u, named)
+    local wait = name_wait(u, named)
     if wait then return refusal({ 'names', wait }) end
   end
   if call('XLEN', keys.outbox()) >= most_unrecorded then return refusal({ 'outbox_full' }) end
@@ -96,8 +96,8 @@ script('submit_task', nil, function(ARGV)
     unpack(call('HMGET', keys.queue(q), 'waiting', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission'))
   local lane = read_lane(m, q)
   lane.weight, lane.strict = weight, strict
-  if lane.barred then
-    local at, why = upstreams.barred(m)
+  if lane.has_breaker then
+    local at, why = upstreams.blocked_until(m)
     if at > 0 and why == 'open' then return refusal({ 'unavailable', math.min(at - NOW, 60000) }) end
   end
   local ruled = lane.ruled or strict == '1'
@@ -108,7 +108,7 @@ script('submit_task', nil, function(ARGV)
     wait_ms = wait_ms > 0 and math.min(wait_ms, longest_wait) or longest_wait
   end
   local at_once = false
-  if want > 0 and not lane.barred and not parts[1] and (m == asked or not name_held_until({ requested_model = asked })) then
+  if want > 0 and not lane.has_breaker and not parts[1] and (m == asked or not name_cooldown_until({ requested_model = asked })) then
     local turn, at = eligible(m, lane)
     local cap = turn and ruled and num(call('HGET', model, 'max_running_per_user')) or 0
     at_once = turn ~= nil and not at and (cap == 0 or count_of_user(m, u) < cap)
@@ -123,7 +123,7 @@ script('submit_task', nil, function(ARGV)
     end
     limit_reached = weigh(standings, tokens)
     at_once = at_once and not subject_at_limit(running_of(standings))
-    local too_many = not limit_reached and not at_once and waits_too_many(standings)
+    local too_many = not limit_reached and not at_once and waiting_limit_reached(standings)
     if too_many then
       local each = interval_of(q, m, lane.drain, lane.mean_ms) * math.max(call('ZCARD', keys.flows(q, m)), 1)
       too_many[6], too_many[7] = 1, math.max(math.ceil(each * (too_many[5] - too_many[4] + 1)), 1)
@@ -183,10 +183,10 @@ script('submit_task', nil, function(ARGV)
   if linger_ms > 0 then put('linger_at', whole(NOW + linger_ms)) end
   if m ~= asked then put('requested_model', asked) end
   if follow == '1' then put('readers', replica) end
-  if name_key then put('idempotency', give_name(name_key, named, id, u)) end
-  local left = standings and what_is_left(standings, true) or nil
+  if name_key then put('idempotency', assign_name(name_key, named, id, u)) end
+  local left = standings and remaining_of(standings, true) or nil
   if standings then put('limits', charge_limits(standings, tokens)) end
-  if funds then put('reserved_credits', hold_credits(funds, price)) end
+  if funds then put('reserved_credits', reserve_credits(funds, price)) end
   if chain then
     put('stage', chain.stage)
     if parts[1] then put('parts', whole(#parts)) elseif funds then put('max_cost', whole(price - later_price)) end
@@ -219,7 +219,7 @@ script('submit_task', nil, function(ARGV)
     for _, granted in ipairs(ids) do
       if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m, asked, left } end
     end
-  elseif ruled or lane.held > NOW or lane.barred then
+  elseif ruled or lane.held > NOW or lane.has_breaker then
     local at = wake(m)
     if at then later = later_of(m, at) end
   elseif lane.limit == 0 or call('ZCARD', keys.slots(m)) < lane.limit then

@@ -104,7 +104,7 @@ script('sweep', 'allow-oom', function(ARGV)
     end_task(id, t, 'failed', 'error', chains.end_data(id, t, 'failed', why.rest), why.code, '', nil, stop_until)
   end
 
-  local function look_at_queued(id, t)
+  local function check_queued(id, t)
     local waited, late = passed(t.wait_deadline), passed(t.deadline)
     if not waited and not late and not passed(t.linger_at) then
       call('ZADD', look, wait_instant(t), id)
@@ -114,28 +114,28 @@ script('sweep', 'allow-oom', function(ARGV)
       local why = late and timeout or queue_timeout
       end_waiting(id, t, 'failed', 'error', chains.end_data(id, t, 'failed', why.rest), why.code)
     else
-      if t.idempotency then let_name_go(id, t) end -- no reader has seen its end
+      if t.idempotency then release_name(id, t) end -- no reader has seen its end
       end_waiting(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code)
     end
   end
 
-  local function look_at_running(id, t, lease_end)
+  local function check_running(id, t, lease_end)
     if t.permit then
-      permits.look_at(id, t, left_unreported, unused)
+      permits.check(id, t, left_unreported, unused)
     elseif passed(t.attempt_deadline) and lease_end > NOW then
       fail(id, t, timeout, NOW + grace)
-      tell_owner(id, t, 'timeout')
+      request_stop(id, t, 'timeout')
     elseif passed(t.attempt_deadline) then
       release(id, t)
       settle(t, -1, -1, false)
       fail(id, t, timeout)
-      tell_owner(id, t, 'timeout')
+      request_stop(id, t, 'timeout')
     elseif lease_end <= NOW then
       put_back(id, t, 'lease over', 'failed', false, failures, '') -- whose fault it was is not known
     elseif passed(t.linger_at) then
-      if t.idempotency then let_name_go(id, t) end
+      if t.idempotency then release_name(id, t) end
       end_task(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code, '', nil, NOW + grace)
-      tell_owner(id, t, 'client')
+      request_stop(id, t, 'client')
     else
       call('ZADD', look, run_instant(t, lease_end), id)
     end
@@ -150,12 +150,12 @@ script('sweep', 'allow-oom', function(ARGV)
       call('ZREM', look, id)
     elseif before == 'queued' then
       after_gaps(id, t, 0)
-      look_at_queued(id, t)
+      check_queued(id, t)
     else
       local lease_end = after_gaps(id, t, num(call('ZSCORE', keys.slots(t.model), id)))
       touched[t.model], freed[t.queue .. ':' .. t.model] = true, t
       if before == 'executing' then
-        look_at_running(id, t, lease_end)
+        check_running(id, t, lease_end)
       elseif lease_end > NOW then
         call('ZADD', look, lease_end, id)
       elseif release(id, t) then
@@ -190,7 +190,7 @@ script('sweep', 'allow-oom', function(ARGV)
   -- 3. Once a second: wake every replica that could start something (a wake-up may have been lost), and tidy up.
   if NOW - num(call('HGET', pool, 'woke')) >= 900 then
     call('HSET', pool, 'woke', NOW)
-    go_on_ruling(200)
+    continue_settings(200)
     for _, model in ipairs(call('ZRANGE', keys.backlog(), 0, 999)) do
       local lane, at = eligible(model)
       if lane and not at and permits.is_next(model, lane.q) then
@@ -207,7 +207,7 @@ script('sweep', 'allow-oom', function(ARGV)
     -- Tasks with a waiting caller end if the probes of all upstreams failed and no other model may run them.
     local looks, ended = 500, 0
     local function end_those_who_wait(m)
-      if not upstreams.given_up(m) then return end
+      if not upstreams.exhausted(m) then return end
       for _, q in ipairs(call('ZRANGE', keys.lanes(m), '0', '-1')) do
         for _, u in ipairs(call('ZRANGE', keys.flows(q, m), '0', '99')) do
           for _, id in ipairs(call('ZRANGE', keys.flow(q, m, u), '0', '99')) do
@@ -298,7 +298,7 @@ script('sweep', 'allow-oom', function(ARGV)
   if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
   local back = call('ZRANGE', keys.aside(), 0, 0, 'WITHSCORES')
   if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end
-  for _, account in ipairs(chains.beside()) do accounts[#accounts + 1] = account end
+  for _, account in ipairs(chains.related_ends()) do accounts[#accounts + 1] = account end
   overrides.expire(20)
   return { next_at, NOW, #due, accounts, dropped, told_fallen, overrides.version() }
 end)

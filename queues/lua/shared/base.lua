@@ -106,7 +106,7 @@ end
 local function event_data(id, rest) return '{"taskId":"' .. id .. '","ts":' .. NOW_TEXT .. ',' .. rest .. '}' end
 
 -- `parse`, with what it came to kept by its text: the same for many tasks.
-local function keeping(parse)
+local function memoize(parse)
   local found, number = {}, 0
   return function(text)
     local value = found[text]

@@ -10,7 +10,7 @@
 -- what lies in the hash is the sum of what SQL has and of what is on its way there.
 --
 -- A window is named by its kind, d or m, and its end (ms). The hash knows the last two, and of older ones what is held of them.
-local cost_of, most_cost_of, funds_of, begin_window, held_by, hold_credits, hold_more, settle_credits, take_from, mark, grant_credits
+local cost_of, most_cost_of, funds_of, begin_window, reserved_by, reserve_credits, reserve_more, settle_credits, take_from, mark, grant_credits
 do
 local MAX_TOKENS = 4194304 -- of one task, each way; as in endings.lua
 local UNKNOWN_OUTPUT = 4096 -- of a model that has not answered yet
@@ -19,7 +19,7 @@ local MAX_DIGITS = 15 -- of a balance with which numbers here are exact, whateve
 
 -- Prices of a million tokens of input, cached ones, output and reasoning, each as millions and what is over, so that no product is
 -- beyond what numbers here hold exactly; and the price of a task.
-local parse_price = keeping(function(text)
+local parse_price = memoize(function(text)
   local price = {}
   for number in string.gmatch(text, '%d+') do
     local over = number % 1000000
@@ -62,7 +62,7 @@ end
 -- A quota as submit is given it: k or u, whose it is; and where there is a budget, that, its kind, and the ends of the window before
 -- this one, of this one and of the next, as the gateway's clock says. `windows`: of each when it ends, its name, those of the fields
 -- of what was spent and is held of it, and what a record's hold says of it. Without a budget there is one window, which is empty.
-local parse_quota = keeping(function(text)
+local parse_quota = memoize(function(text)
   local whose, budget, kind, before, this, next = string.match(text, '^(%l) (%d+) (%l) (%d+) (%d+) (%d+)$')
   if not whose then return { whose = text, budget = 0, windows = { { name = '', told = ' - 0 ' } } } end
   local quota = { whose = whose, budget = budget + 0, kind = kind, windows = {} }
@@ -126,13 +126,13 @@ function begin_window(balance, window, spent)
 end
 
 -- How much a task is held, by the field `reserved_credits` of its record; nil: it has no quota.
-function held_by(qt)
+function reserved_by(qt)
   local granted, of_window = string.match(qt or '', '^%l (%d+) (%d+)')
   return granted and granted + of_window
 end
 
 -- Hold so much, which is there. Returns the field `reserved_credits` of the task's record.
-function hold_credits(funds, amount)
+function reserve_credits(funds, amount)
   local balance, window = funds.balance, funds.window
   if funds.begins then begin_window(balance, window.name, '0') end
   local of_window = math.min(amount, funds.room)
@@ -149,7 +149,7 @@ function hold_credits(funds, amount)
 end
 
 -- Let what is held by `qt` be held no more (`by` -1), or again (1).
-local function move_hold(u, qt, by)
+local function move_reservation(u, qt, by)
   local whose, granted, of_window, window, _, generation = string.match(qt, '^(%l) (%d+) (%d+) (%S+) (%d+) (%d+)$')
   local balance = keys.balance(payer(u, whose))
   local known, its = unpack(call('HMGET', balance, 'balance', 'generation'))
@@ -164,8 +164,8 @@ end
 -- Hold so much in all for a task that is held `qt` (nil: nothing), of its quota as submit is given it. Returns the field
 -- `reserved_credits`; or nil
 -- and why not: {'quota', what it would be held, what is there} | {'no_balance', subject, window or ''}; nothing has changed then.
-function hold_more(u, qt, text, amount)
-  if qt then move_hold(u, qt, -1) end
+function reserve_more(u, qt, text, amount)
+  if qt then move_reservation(u, qt, -1) end
   local funds, subject, window = funds_of(u, text)
   local refused
   if not funds then
@@ -173,8 +173,8 @@ function hold_more(u, qt, text, amount)
   elseif amount > funds.granted + funds.room then
     refused = { 'quota', amount, funds.granted + funds.room }
   end
-  if not refused then return hold_credits(funds, amount) end
-  if qt then move_hold(u, qt, 1) end
+  if not refused then return reserve_credits(funds, amount) end
+  if qt then move_reservation(u, qt, 1) end
   return nil, refused
 end
 

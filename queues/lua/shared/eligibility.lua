@@ -102,7 +102,7 @@ local function read_lane(model, q)
   return {
     q = q, limit = num(limit), ruled = rules == '1', unit = unit, mean_output = mean_output, mean_ms = mean_ms, pace = pace,
     held = num(held), used = num(used), users = num(users), V = num(V), v = num(v), lifts = num(lifts), waiting = num(waiting),
-    drain = drain, charged = num(charged), idle_tag = num(idle_tag), top = num(top), barred = ups == '2',
+    drain = drain, charged = num(charged), idle_tag = num(idle_tag), top = num(top), has_breaker = ups == '2',
   }
 end
 
@@ -125,8 +125,8 @@ local function eligible(model, comer)
   local free = lane.limit > 0 and lane.limit - call('ZCARD', keys.slots(model)) or FOREVER
   if free <= 0 then return nil end
   if lane.held > NOW then return nil, lane.held end
-  if lane.barred then
-    local at = upstreams.barred(model)
+  if lane.has_breaker then
+    local at = upstreams.blocked_until(model)
     if at > 0 then return nil, at end
   end
   local tag = tonumber(line[2])

@@ -1,4 +1,4 @@
-local drop_payload, unpark, release, settle, refund, settle_over, end_task, account_of_end, end_waiting, tell_owner
+local drop_payload, unpark, release, settle, refund, settle_over, end_task, account_of_end, end_waiting, request_stop
 do
 -- The payload is of no more use: no retry is possible. `u`: its user, if the caller knows. `ar`: the field of the
 -- record; where it says so, the archive shall have the payload.
@@ -29,7 +29,7 @@ end
 local function expire(id, t, keep)
   keep = math.max(keep, 1000)
   if t.archive then keep = math.max(keep, num(string.match(t.archive, '%d+'))) end
-  if t.idempotency then keep = math.max(keep, keep_name(id, t)) end
+  if t.idempotency then keep = math.max(keep, retain_name(id, t)) end
   local text, log = string.format('%d', keep), keys.log(id)
   call('PEXPIRE', keys.task(id), text)
   call('PEXPIRE', log, text)
@@ -51,7 +51,7 @@ function unpark(m, u)
   for _, q in ipairs(call('SMEMBERS', keys.queues())) do
     local parked = keys.parked(q, m)
     if call('ZSCORE', parked, u) then
-      forget_held(q, m, u)
+      forget_at_limit(q, m, u)
       flow_comes(q, m, u, parked)
     end
   end
@@ -200,7 +200,7 @@ end
 -- fields to be stored.
 function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch, used)
   drop_payload(id, t.payload_bytes, t.archive, t.user)
-  if t.idempotency and state == 'failed' and not t.stage_entered_at and is_let_go(t, code, data) then let_name_go(id, t) end
+  if t.idempotency and state == 'failed' and not t.stage_entered_at and releases_name(t, code, data) then release_name(id, t) end
   local seq = string.format('%d', num(t.top_seq) + 1)
   local event_id = (epoch or new_epoch(t)) .. '-' .. seq
   call('XADD', keys.log(id), event_id, 'type', kind, 'data', data)
@@ -241,7 +241,7 @@ function end_waiting(id, t, state, kind, data, code)
 end
 
 -- Ask the owner of a running task to stop its worker.
-function tell_owner(id, t, why)
+function request_stop(id, t, why)
   if t.owner then publish(t.owner, 'stop\n' .. id .. '\n' .. t.epoch .. '\n' .. why) end
 end
 end

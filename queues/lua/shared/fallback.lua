@@ -6,7 +6,7 @@ do
 -- longer than they wait for it (`fallback_after`) it is held or paced. What they were charged is closed before; they keep their age,
 -- their limits and what they are held of a quota, which is the
 -- most that any of the models may cost. A model that failed a task is not asked again; one that only did not start it, last.
-local parse_fallbacks = keeping(function(text)
+local parse_fallbacks = memoize(function(text)
   local list = {}
   for line in string.gmatch(text, '[^\n]+') do
     local name, price = string.match(line, '^([^\t]*)\t(.*)$')
@@ -24,14 +24,14 @@ function blocked_until(name)
   local at = paced_until(m, rules, 1)
   if at < FOREVER then at = math.ceil(at / 1000) end
   if rules[9] == '2' then
-    local from, why = upstreams.barred(m)
+    local from, why = upstreams.blocked_until(m)
     if from > 0 then at = why == 'cooldown' and math.max(at, from) or FOREVER end
   end
-  if m ~= name then at = math.max(at, name_held_until({ requested_model = name }) or 0) end
+  if m ~= name then at = math.max(at, name_cooldown_until({ requested_model = name }) or 0) end
   return at
 end
 
-local BARRED = { no_worker = true, model_paused = true, breaker_open = true, held = true }
+local UNAVAILABLE = { no_worker = true, model_paused = true, breaker_open = true, held = true }
 
 -- Why nothing starts that asks for this model: 'no_worker', 'model_paused', 'breaker_open' or 'cooldown' (or paced).
 function blocked_by_code(name)
@@ -40,7 +40,7 @@ function blocked_by_code(name)
   local s = call('HMGET', keys.model(m), 'paused', 'upstream_state')
   if s[1] == '1' then return 'model_paused' end
   if s[2] == '2' then
-    local from, why = upstreams.barred(m)
+    local from, why = upstreams.blocked_until(m)
     if from > 0 and why ~= 'cooldown' then return 'breaker_open' end
   end
   return 'cooldown'
@@ -54,11 +54,11 @@ local function moves(t, why)
   return table.concat(all, '\n', math.max(#all - 9, 1))
 end
 
--- Which of the fallback models of a task starts it in time: the number in its list; nil: none. `barred`: `blocked_until`, or
+-- Which of the fallback models of a task starts it in time: the number in its list; nil: none. `until_of`: `blocked_until`, or
 -- one that looks at each model once.
-function next_open_fallback(t, barred)
+function next_open_fallback(t, until_of)
   for i, one in ipairs(parse_fallbacks(t.fallbacks)) do
-    if (barred or blocked_until)(one[1]) <= NOW + num(t.fallback_after) then return i end
+    if (until_of or blocked_until)(one[1]) <= NOW + num(t.fallback_after) then return i end
   end
 end
 
@@ -123,8 +123,8 @@ end
 
 -- Count a task that fell back, by both models and the reason.
 function note_moved_to_fallback(told, from, t)
-  local barred = BARRED[string.match(t.fallback_history, '([^\t]*)$')]
-  local pair = from .. '\n' .. (t.requested_model or t.model) .. '\n' .. (barred and 'unavailable' or 'failed')
+  local is_unavailable = UNAVAILABLE[string.match(t.fallback_history, '([^\t]*)$')]
+  local pair = from .. '\n' .. (t.requested_model or t.model) .. '\n' .. (is_unavailable and 'unavailable' or 'failed')
   told[pair] = (told[pair] or 0) + 1
 end
 
@@ -133,7 +133,7 @@ end
 -- each pair of models {from, to and why, number, …}.
 function sweep_fallbacks(most, told)
   local moved, more, woken, known = 0, false, {}, {}
-  local function barred(name)
+  local function until_of(name)
     if not known[name] then known[name] = blocked_until(name) end
     return known[name]
   end
@@ -143,7 +143,7 @@ function sweep_fallbacks(most, told)
     local ids, room, before = {}, most - moved, moved
     if call('EXISTS', line) == 0 then
       call('SREM', keys.fallback_models(), m)
-    elseif m == '*' or barred(m) > NOW then
+    elseif m == '*' or until_of(m) > NOW then
       ids = call('ZRANGEBYSCORE', line, cursor, '+inf', 'WITHSCORES', 'LIMIT', '0', whole(room))
     end
     local last = cursor
@@ -152,8 +152,8 @@ function sweep_fallbacks(most, told)
       last = '(' .. ids[i + 1]
       if not t or t.state ~= 'queued' or not t.fallbacks then
         call('ZREM', line, id)
-      elseif barred(t.requested_model or t.model) > NOW + num(t.fallback_after) then
-        local at = next_open_fallback(t, barred)
+      elseif until_of(t.requested_model or t.model) > NOW + num(t.fallback_after) then
+        local at = next_open_fallback(t, until_of)
         if at then
           local from = t.requested_model or t.model
           dequeue(id, t)

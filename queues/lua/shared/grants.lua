@@ -184,8 +184,8 @@ local function grant_next(model, grant)
     take_turn(model, lane, skipped)
     if not lane then return nil, held end
     grant.probe = nil
-    if lane.barred then
-      local at, why = upstreams.through(model, grant.upstream)
+    if lane.has_breaker then
+      local at, why = upstreams.state_of(model, grant.upstream)
       if at > 0 then return nil, at, true end
       grant.probe = why == 'probe'
     end
@@ -199,9 +199,9 @@ local function grant_next(model, grant)
     local full = t and t.limits and subject_at_limit(running_limits(t))
     if not t or passed(t.wait_deadline) or passed(t.deadline) then -- (not `linger_at`: a reader may still move it)
       dequeue(id, t or { queue = q, model = model, user = u })
-    elseif t.requested_model and name_held_until(t) then
+    elseif t.requested_model and name_cooldown_until(t) then
       dequeue(id, t)
-      stand_aside(id, t, name_held_until(t))
+      set_aside(id, t, name_cooldown_until(t))
     elseif cap > 0 and count_of_user(model, u) >= cap then
       park(q, model, u, tag)
     elseif full then

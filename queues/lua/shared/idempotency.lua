@@ -3,7 +3,7 @@
 -- behind the end, too. It is written, and let go, in the very step that accepts the task, or ends it.
 -- How many a user may have is one number, as rates are (limits.lua): each key takes its part of a period, so at most twice as many are
 -- there as fit into one.
-local may_name, give_name, let_name_go, keep_name, is_let_go
+local name_wait, assign_name, release_name, retain_name, releases_name
 do
 local BEHIND_END = 60000
 local BACKSTOP = 86400000 -- should a task be lost without an end, its key goes by itself so long behind its time
@@ -23,7 +23,7 @@ local function standing(u, named)
 end
 
 -- Whether a user may have one key more: nil, or in how many ms.
-function may_name(u, named)
+function name_wait(u, named)
   local over, each, period = standing(u, named)
   if over and over + each > US + period then return math.ceil((over + each - US - period) / 1000) end
 end
@@ -31,7 +31,7 @@ end
 -- Let a key of a user name a task that is accepted now. `named`: as submit gets it. Returns what the record holds of it
 -- (`idempotency`): the name, and
 -- until when, ms.
-function give_name(key, named, id, u)
+function assign_name(key, named, id, u)
   local name, fingerprint, ms = string.match(named, '^(%S+) (%S+) (%d+) ')
   local over, each = standing(u, named)
   if over then call('SET', keys.idempotency_keys(u), whole(over + each), 'PX', whole(math.ceil((over + each - US) / 1000))) end
@@ -40,13 +40,13 @@ function give_name(key, named, id, u)
 end
 
 -- The key names nothing any more: the next request with it creates a task.
-function let_name_go(id, t)
+function release_name(id, t)
   local key = keys.idempotency(string.match(t.idempotency, '^%S+'))
   if names(key, id) then call('DEL', key) end
 end
 
 -- The task has ended, and holds no slot. Returns for how long, ms, its key still names it; 0: it does not.
-function keep_name(id, t)
+function retain_name(id, t)
   local name, till = string.match(t.idempotency, '^(%S+) (%d+)$')
   local key = keys.idempotency(name)
   if not names(key, id) then return 0 end
@@ -56,7 +56,7 @@ function keep_name(id, t)
 end
 
 -- Whether a failure lets the key go: there was no output, and the same request may do better (naming.py), or its worker says so.
-function is_let_go(t, code, data)
+function releases_name(t, code, data)
   if t.first_output_at then return false end
   if RELEASES_KEY[code] then return true end
   local fine, event = pcall(cjson.decode, data)

@@ -15,7 +15,7 @@
 --
 -- Tags count in 4,096ths of cost / weight, whole numbers, which are exact and quick to write.
 local tag_step, flow_weight, lane_weight, model_step, read_drain, drain_until_now, drain_after_grant,
-  note_lift, flow_comes, lift_lane, enqueue, park, forget_held, dequeue, hold_name, name_held_until, stand_aside,
+  note_lift, flow_comes, lift_lane, enqueue, park, forget_at_limit, dequeue, cool_down_name, name_cooldown_until, set_aside,
   open_account, read_account, read_books, lifts_of, beyond, lifts_seen, charge, close_account, forget_idle_flows, forget_excess
 do
 function tag_step(cost, weight) return math.floor(cost * 4096 / weight + 0.5) end
@@ -118,7 +118,7 @@ function lift_lane(q, m)
 end
 
 -- A waiting task with fallback models is in a line of these (fallback.lua).
-local function note_falls(id, t)
+local function add_to_fallbacks(id, t)
   if not t.fallbacks then return end
   call('ZADD', keys.fallbacks(t.model), t.order, id)
   call('SADD', keys.fallback_models(), t.model)
@@ -128,7 +128,7 @@ end
 function enqueue(id, t)
   local q, m, u = t.queue, t.model, t.user
   count_waiting(t, '1')
-  note_falls(id, t)
+  add_to_fallbacks(id, t)
   local flow = keys.flow(q, m, u)
   call('ZADD', flow, t.order, id)
   if call('ZCARD', flow) == 1 then flow_comes(q, m, u, keys.debts(q, m)) end
@@ -155,7 +155,7 @@ function park(q, m, u, tag)
 end
 
 -- A parked flow comes back, or ends: it is held no more (user_concurrency.lua).
-function forget_held(q, m, u)
+function forget_at_limit(q, m, u)
   local key, user = subjects_of(u)
   for _, subject in ipairs({ key, user }) do
     if call('ZREM', keys.at_limit_flows(q, m, subject), u) == 1 and call('EXISTS', keys.at_limit_flows(q, m, subject)) == 0 then
@@ -185,7 +185,7 @@ function dequeue(id, t)
   if not tag then
     call('ZADD', keys.debts(q, m), call('ZSCORE', parked, u), u)
     call('ZREM', parked, u)
-    forget_held(q, m, u)
+    forget_at_limit(q, m, u)
     return
   end
   call('ZREM', flows, u)
@@ -196,21 +196,21 @@ end
 
 -- The provider of one of the names that share the line of '*' wants no request for a while. That holds for this name alone: its
 -- tasks stand aside, out of their flows but counted among those that wait, and the sweep brings them back.
-function hold_name(name, ms)
+function cool_down_name(name, ms)
   local until_ms = math.max(num(call('GET', keys.name_cooldown(name))), NOW + ms)
   call('SET', keys.name_cooldown(name), whole(until_ms), 'PX', whole(until_ms - NOW))
 end
 
 -- The instant (ms) until which the name of a task is held; nil: it is not.
-function name_held_until(t)
+function name_cooldown_until(t)
   local until_ms = t.requested_model and num(call('GET', keys.name_cooldown(t.requested_model))) or 0
   return until_ms > NOW and until_ms or nil
 end
 
 -- A task that is in no flow stands aside.
-function stand_aside(id, t, until_ms)
+function set_aside(id, t, until_ms)
   count_waiting(t, '1')
-  note_falls(id, t)
+  add_to_fallbacks(id, t)
   call('ZADD', keys.aside(), whole(until_ms), id)
   call('HINCRBY', keys.aside_of(t.queue), t.user, '1')
   call('HINCRBY', keys.model(t.model), 'waiting:' .. t.queue, '1')

@@ -11,7 +11,7 @@
 -- tokens that it is expected to use; and of each rate k or u and its place in RATES, the limit, and `tat` behind it. Its end settles the tokens
 -- with those that it used, once: more than was expected may become a debt; less comes back, and all of a task that came to nothing, as far
 -- as time has not brought it back already.
-local subjects_of, left_of, standings_of, count_tokens, weigh, running_of, waits_too_many, what_is_left, charge_limits, settle_limits, count_waiting
+local subjects_of, left_of, rate_limits_of, count_tokens, weigh, running_of, waiting_limit_reached, remaining_of, charge_limits, settle_limits, count_waiting
 do
 local RATES = { 'requests_minute', 'requests_day', 'tokens_minute', 'tokens_day' }
 local PERIODS = { 60000000, 86400000000, 60000000, 86400000000 } -- us
@@ -22,7 +22,7 @@ function subjects_of(u)
 end
 
 -- Limits as submit is given them, in their order, and as `rates` {name, limit, …}.
-local parse_limits = keeping(function(text)
+local parse_limits = memoize(function(text)
   local limits = {}
   for limit in string.gmatch(text, '%d+') do limits[#limits + 1] = limit + 0 end
   limits.waiting, limits.running = limits[5], limits[6]
@@ -92,7 +92,7 @@ function left_of(rate, tat)
 end
 
 -- How a user stands with all limits of a task of his: those of his key, and his own. `text`s: as submit is given them.
-function standings_of(u, of_key, of_user)
+function rate_limits_of(u, of_key, of_user)
   local found, key, user = {}, subjects_of(u)
   if of_key ~= '' then found[1] = read_tats(key, parse_limits(of_key)) end
   if of_user ~= '' then found[#found + 1] = read_tats(user, parse_limits(of_user)) end
@@ -141,7 +141,7 @@ function running_of(standings)
 end
 
 -- The subject that has as many waiting tasks as it may: {'limited', 'waiting', subject, limit, how many wait}; nil: there is none.
-function waits_too_many(standings)
+function waiting_limit_reached(standings)
   for _, stands in ipairs(standings) do
     local most = stands.limits.waiting
     local waiting = most > 0 and num(call('HGET', keys.waits(), stands.subject)) or 0
@@ -151,7 +151,7 @@ end
 
 -- What is left of requests and of tokens: limit, how much is left, ms until all is back; of each the rate with the least left;
 -- zeros where there is none. With what was weighed, if it is `charged`.
-function what_is_left(standings, charged)
+function remaining_of(standings, charged)
   local told = { 0, 0, 0, 0, 0, 0 }
   for _, stands in ipairs(standings) do
     for i, rate in ipairs(stands.limits.rates) do

@@ -24,7 +24,7 @@ function permits.end_out(id, t, state, kind, data, code)
 end
 
 -- The sweep looks at a permit that is out: if its time is over it ends, with one of these ends (rest and code), `done` where it was used.
-function permits.look_at(id, t, done, unused)
+function permits.check(id, t, done, unused)
   local permit = permits.read(t)
   if permit.till > NOW then
     permits.keep(id, t.model, permit.till)

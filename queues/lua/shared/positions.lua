@@ -3,7 +3,7 @@
 -- its user at rank k, about r * A + k tasks go first; they leave at the lane's measured pace. Departures come irregularly, about
 -- as a Poisson process, and others may come or go: the bounds are two spreads of n departures away, and one spread is half of the
 -- wait and 1.3 sqrt(n) intervals.
-local interval_of, learnt, blocked_by, NOWHERE, place
+local interval_of, is_learned, blocked_by, NOWHERE, place
 do
 -- Mean ms between two departures of a lane: as measured; and as long as these are few, one more as it should be by how long tasks
 -- of the model run and the lane's share of its slots. `waits`: a task does, as far as the caller knows; if none waits
@@ -26,7 +26,7 @@ end
 -- Whether enough is known of a lane to estimate how long its tasks wait: some task of the model has completed, or a few have left the
 -- lane while others waited. Where tokens are paced, how many a task takes must be known; a pace of requests, and windows, say it by
 -- themselves.
-function learnt(drain, mean_ms, rpm, tpm, mean_output, in_windows)
+function is_learned(drain, mean_ms, rpm, tpm, mean_output, in_windows)
   if tpm > 0 then return num(mean_output) > 0 end
   return rpm > 0 or in_windows or num(mean_ms) > 0 or read_drain(drain) >= 3
 end
@@ -38,7 +38,7 @@ function blocked_by(q, m, paused, ups)
   if call('HGET', keys.queue(q), 'paused') == '1' then return 'queue_paused' end
   if call('EXISTS', keys.slots(m)) == 0 and not is_offered(m) and not permits.is_next(m, q) then return 'no_worker' end
   if ups == '2' then
-    local at, why = upstreams.barred(m)
+    local at, why = upstreams.blocked_until(m)
     if at > 0 and why ~= 'cooldown' then return 'breaker_open' end
   end
   return nil
@@ -95,7 +95,7 @@ function place(id, t)
   local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
   local held = num(s[4]) > NOW -- that long at least
   if blocked_by(q, m, s[10], s[12]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
-  if not held and not learnt(s[2], s[3], num(s[5]), num(s[7]), s[9], s[13]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
+  if not held and not is_learned(s[2], s[3], num(s[5]), num(s[7]), s[9], s[13]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   local interval, delay = interval_of(q, m, s[2], s[3], in_line > 0), math.max(num(s[4]) - NOW, 0)
   if num(s[5]) > 0 then -- no faster than the model's pace, whose next instant is known
     interval = math.max(interval, 60000 / num(s[5]))

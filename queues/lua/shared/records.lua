@@ -67,7 +67,7 @@ function record_usage(id, t, used, done)
     most = most and most + 0
     if done then qt = nil end
   else
-    most = held_by(qt)
+    most = reserved_by(qt)
   end
   if only_paid then
     local paid = qt and settle_credits(entry[9], qt, chains.spend(chain, 0)) or ''

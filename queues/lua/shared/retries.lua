@@ -10,7 +10,7 @@ end
 -- Whether nothing of a model starts, as the breakers of its upstreams are open: who waits for a task that failed is not kept waiting.
 local function is_broken(m)
   if call('HGET', keys.model(m), 'upstream_state') ~= '2' then return false end
-  local at, why = upstreams.barred(m)
+  local at, why = upstreams.blocked_until(m)
   return at > 0 and why == 'open'
 end
 
@@ -97,9 +97,9 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
     end
     held, alone_until = false, nil
   end
-  local aside_until = alone_until or (held and name_held_until(t))
+  local aside_until = alone_until or (held and name_cooldown_until(t))
   if aside_until then
-    stand_aside(id, t, aside_until)
+    set_aside(id, t, aside_until)
   elseif t.requested_model and scheduled_as(t.requested_model) == t.requested_model then -- a worker offers it by its name now
     enqueue_by_name(id, t)
   else

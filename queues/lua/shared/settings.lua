@@ -1,6 +1,6 @@
 -- What is set for queues and models: `configured` by the operator's file, `overridden` by overrides, which win.
 -- Both are hashes of `q:{queue}:{setting}` and `m:{model}:{setting}`; what holds stands in the hash of the queue or model.
-local split, hash_of, set, any, go_on_ruling, rules_changed
+local split, hash_of, set, any, continue_settings, rules_changed
 do
 function split(field) return string.match(field, '^([qm]):(.*):([%w_]+)$') end
 
@@ -8,7 +8,7 @@ function hash_of(kind, name) return kind == 'q' and keys.queue(name) or keys.mod
 
 -- Another unit of cost: tags of the old one mean nothing in it. Virtual time begins again for all lanes and flows of the model,
 -- and what runs is charged in the new unit when it ends.
-local function begin_anew(model)
+local function reset_charges(model)
   local hash = keys.model(model)
   local function level(line) call('ZUNIONSTORE', line, '1', line, 'WEIGHTS', '0') end
 
@@ -38,7 +38,7 @@ end
 local PACED = { requests_per_minute = 'requests_at', tokens_per_minute = 'tokens_at' }
 function set(kind, name, setting, value)
   local hash = hash_of(kind, name)
-  if setting == 'cost' and (call('HGET', hash, 'cost') or 'tokens') ~= (value or 'tokens') then begin_anew(name) end
+  if setting == 'cost' and (call('HGET', hash, 'cost') or 'tokens') ~= (value or 'tokens') then reset_charges(name) end
   if setting == 'windows' then windows.set(name, call('HGET', hash, setting), value) end
   local next_start = PACED[setting]
   if next_start then
@@ -99,7 +99,7 @@ local function apply_rules(model, queues, strict)
 end
 
 -- Continue to bring models in line after a change that concerns all of them; about `most` of them now.
-function go_on_ruling(most)
+function continue_settings(most)
   local cursor = call('HGET', keys.pool(), 'ruling')
   if not cursor then return end
   local queues, strict, again = call('SMEMBERS', keys.queues()), call('HGET', keys.pool(), 'strict') == '1', false
@@ -131,7 +131,7 @@ function rules_changed(models, of_queues)
   end
   if of_queues then
     call('HSET', keys.pool(), 'ruling', '0')
-    go_on_ruling(MAX_PER_STEP)
+    continue_settings(MAX_PER_STEP)
   end
 end
 end

@@ -165,8 +165,8 @@ function chains.admit(t, entry, spent)
   local most = chains.most_cost(s, entry.parts, num(call('HGET', keys.model(s.model), 'longest_output')), costs_of(entry.fields))
   entry.max_cost = most
   local needed = spent + most + entry.reserve
-  if needed <= (held_by(t.reserved_credits) or 0) then return t.reserved_credits end
-  return hold_more(t.user, t.reserved_credits, entry.quota, needed)
+  if needed <= (reserved_by(t.reserved_credits) or 0) then return t.reserved_credits end
+  return reserve_more(t.user, t.reserved_credits, entry.quota, needed)
 end
 
 -- Let a chain enter a stage: it stands in no line, and holds no slot. It keeps its order. Returns the model that it waits for now.
@@ -207,7 +207,7 @@ function chains.enter(id, t, entry, qt)
 end
 
 -- A stage could not begin: the chain, which stands in no line and holds no slot, is in it for its end.
-function chains.fall_short(id, t, number, name, model, queue)
+function chains.fail_stage(id, t, number, name, model, queue)
   leave_stage(id, t)
   t.stage = number .. ' - ' .. name
   if model ~= '' then t.model = model end
@@ -236,13 +236,13 @@ function chains.keep_result(id, t, result, used, by)
 end
 
 -- Accounts of tasks that ended with another one, in this call, for those who count.
-local beside = {}
+local related = {}
 
-function chains.tell_beside(id, t) beside[#beside + 1] = account_of_end(t, id) end
+function chains.add_related_end(id, t) related[#related + 1] = account_of_end(t, id) end
 
-function chains.beside()
-  local told = beside
-  beside = {}
+function chains.related_ends()
+  local told = related
+  related = {}
   return told
 end
 
@@ -269,9 +269,9 @@ function chains.end_parts(id, t)
         end_waiting(part_id, part, 'cancelled', 'cancelled', data, 'CANCELLED')
       else
         end_task(part_id, part, 'cancelled', 'cancelled', data, 'CANCELLED', '', nil, stop_until)
-        tell_owner(part_id, part, 'client')
+        request_stop(part_id, part, 'client')
       end
-      chains.tell_beside(part_id, part)
+      chains.add_related_end(part_id, part)
     end
   end
   return call('HINCRBY', key, 'live', '-1') > 0
@@ -284,6 +284,6 @@ function chains.fail_with(part, state, kind, data, code)
   if not t or t.state ~= 'queued' or not t.parts then return end
   local rest = string.match(data, '^{"taskId":"[^"]*","ts":%d+,(.*)}$') or '"error":"A part failed","code":' .. cjson.encode(code)
   end_waiting(id, t, state, kind, chains.end_data(id, t, state, rest), code)
-  chains.tell_beside(id, t)
+  chains.add_related_end(id, t)
 end
 end

@@ -50,7 +50,7 @@ local function probes_of(m, up) return call('SCARD', keys.probes(m, up)) end
 
 -- Until when (ms) nothing of a model starts through an upstream, and why: 'cooldown' its provider said so, 'open', or 'probing': as many
 -- probes as may are under way, so that a look in a second is enough. 0: something may, 'probe' if it is to be one.
-function upstreams.through(m, up)
+function upstreams.state_of(m, up)
   local s = call('HMGET', keys.upstream(m, up), 'cooldown_until', 'till', 'forced')
   local held, till, forced = num(s[1]), num(s[2]), s[3]
   if forced == 'open' then return FOREVER, 'open' end
@@ -77,11 +77,11 @@ function upstreams.of(m)
 end
 
 -- The same over all upstreams of a model: the earliest. 'open' where all of them are, 'probing' where all are either, else 'cooldown'.
-function upstreams.barred(m)
+function upstreams.blocked_until(m)
   local least, open, broken = FOREVER, true, true
   local all = upstreams.of(m)
   for _, up in ipairs(all) do
-    local at, why = upstreams.through(m, up)
+    local at, why = upstreams.state_of(m, up)
     if at == 0 then return 0 end
     least, open, broken = math.min(least, at), open and why == 'open', broken and why ~= 'cooldown'
   end
@@ -90,7 +90,7 @@ function upstreams.barred(m)
 end
 
 -- Whether all upstreams of a model are open, and were probed in vain or are to be so.
-function upstreams.given_up(m)
+function upstreams.exhausted(m)
   local all = upstreams.of(m)
   for _, up in ipairs(all) do
     local s = call('HMGET', keys.upstream(m, up), 'till', 'number', 'forced')
@@ -114,7 +114,7 @@ end
 
 -- Whether a failure shows that the upstream works (true), or that it does not; nil: neither. An answer that cannot be read is its own
 -- fault, but where it had to match something: then it may be the model's.
-function upstreams.told_by(id, code)
+function upstreams.verdict_of(id, code)
   if code == 'JSON_PARSE_FAILED' then return call('HEXISTS', keys.task(id), 'schema') == 1 end
   if PROVES_UPSTREAM_WORKS[code] then return true end
   if BLAMES_UPSTREAM[code] then return false end
@@ -204,7 +204,7 @@ function upstreams.force(m, up, state, by)
 end
 
 -- What the model's hash says of its upstreams: that of all of them.
-local function mark_anew(m)
+local function update_state(m)
   local bars, known = false, call('ZRANGEBYLEX', keys.upstreams(), span_of(m))
   for _, member in ipairs(known) do
     bars = bars or call('EXISTS', keys.upstream(m, string.sub(member, #m + 2))) == 1
@@ -233,6 +233,6 @@ function upstreams.tidy()
     if call('EXISTS', hash, list) == 0 then call('ZREM', keys.upstreams(), member) end
     if call('EXISTS', hash) == 0 then anew[m] = true end
   end
-  for m in pairs(anew) do mark_anew(m) end
+  for m in pairs(anew) do update_state(m) end
 end
 end

@@ -48,7 +48,7 @@ function unpark_next(subject, here)
     local before = lanes[i + 1] ~= '' and call('ZSCORE', keys.flows(q, m), lanes[i + 1])
     if not before or tonumber(tag) <= tonumber(before) then
       call('HSET', keys.at_limit_lanes(subject), lanes[i], u)
-      forget_held(q, m, u)
+      forget_at_limit(q, m, u)
       flow_comes(q, m, u, keys.parked(q, m))
       if m ~= here then wake(m) end
     end

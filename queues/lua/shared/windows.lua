@@ -15,7 +15,7 @@ local UNITS = { ms = 1000, s = 1000000, m = 60000000, h = 3600000000 }
 local DAY = 86400000
 
 -- What a text says: a list of {requests, us}, and the longest, us.
-local parse = keeping(function(text)
+local parse = memoize(function(text)
   local list = { longest = 0 }
   for requests, number, unit in string.gmatch(text, '(%d+)%s*/%s*(%d+)%s*(%a+)') do
     local us = tonumber(number) * UNITS[unit]
