@@ -226,11 +226,11 @@ class Current:
             stored = replace(stored, exist=True)
         self.callers = callers = Callers(self.settings, stored, own=self._own)
         if was_open and not callers.open and not at_start:
-            log.warning("the gateway is open no more: keys are wanted")
+            log.warning("API keys are required now")
         why = dict.fromkeys(callers.replaced, "the configuration has one of the same id")
         why |= {key_id: f"no queue has its tier {tier}" for key_id, tier in callers.without_tier.items()}
         for key_id in why.keys() - self._told:
-            log.warning("a key of the database does not hold", key_id=key_id, reason=why[key_id])
+            log.warning("a key of the database is not applied", key_id=key_id, reason=why[key_id])
         self._told = set(why)
         self.tell_unpriced()
 

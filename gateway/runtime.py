@@ -43,16 +43,16 @@ from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
+from fairlane.gateway.operator.endpoints.monitor import EndpointMonitor
 from fairlane.gateway.operator.endpoints.store import EndpointStore, StoredEndpoints
-from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
-from fairlane.gateway.operator.forget import Forget
+from fairlane.gateway.operator.erasure import UserErasure
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.overrides.admin import OverrideAdmin
 from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
+from fairlane.gateway.operator.overview import OverviewFeed, OverviewReader
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.settings_view import EffectiveSettings, overrides_now
-from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.permits.issuer import PermitIssuer
@@ -83,7 +83,7 @@ from fairlane.gateway.watch.breakers import Breakers
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
 from fairlane.gateway.watch.health import Health
 from fairlane.gateway.watch.replicas import Replicas, here
-from fairlane.gateway.watch.store import StoreWatch
+from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.gateway.watch.task_log import LoggingRecorder
 from fairlane.gateway.webhooks.sender import Sender
 from fairlane.gateway.webhooks.webhooks import Webhooks
@@ -156,7 +156,7 @@ class Gateway:
         address = (
             address_of(redis_url) if settings.redis_url else f"its own, in {settings.data_dir.resolve()}"
         )
-        self.store = StoreWatch(self.link, address, keys, replica)
+        self.store = StoreMonitor(self.link, address, keys, replica)
         self.scheduler = Scheduler(self.link, keys, replica, ENDS, limits_of(settings), self.metrics)
         self.configuration = ConfigurationWatch(
             self.scheduler, current, address, self.metrics, self._store_emptied
@@ -166,7 +166,7 @@ class Gateway:
         self.scheduler.on_overrides = self.overrides.notice
         endpoint_store = EndpointStore(self.database)
         self._hear_of_endpoints: Callable[[bool], None] = lambda _: None
-        self.endpoints = EndpointsWatch(endpoint_store, self._take_endpoints)
+        self.endpoints = EndpointMonitor(endpoint_store, self._take_endpoints)
         self._prepare = NewConnection(
             keys, replica, address, current, self.database, tickets, self.configuration
         )
@@ -309,9 +309,9 @@ class Gateway:
 
         # what operators see and do
         history = History(self.link, keys, replica, self.metrics, self.inspector.waiting)
-        state = StateReader(
+        overview = OverviewReader(
             self.link,
-            keys,
+            self.scheduler,
             self.store,
             self.database,
             self.inspector,
@@ -320,14 +320,13 @@ class Gateway:
             self.dispatcher.congestion,
             lambda: current.endpoints,
         )
-        picture = Picture(state, audit, replica, presence, self._about)
-        live = SharedFeed(picture)
+        live = SharedFeed(OverviewFeed(overview, audit, replica, presence, self._about))
         self.quota = QuotaAdmin(records.balances, key_store, current, audit)
         endpoints = EndpointAdmin(endpoint_store, self.endpoints, current, audit, self.inspector)
         self.operator = Operator(
             current=current,
             scheduler=self.scheduler,
-            state=state,
+            overview=overview,
             users=UserReader(self.link, self.inspector),
             history=history,
             live=live,
@@ -336,7 +335,7 @@ class Gateway:
             poll=poll,
             cancel=cancel,
             links=links,
-            forget=Forget(self.database, records.erased, self.scheduler, self.batches.end_of, audit),
+            erase=UserErasure(self.database, records.erased, self.scheduler, self.batches.end_of, audit),
             keys=KeyAdmin(key_store, self.key_cache, current, audit, self.key_tasks, self.scheduler),
             quota=self.quota,
             overrides=OverrideAdmin(override_store, self.overrides, current, self.scheduler),
@@ -498,7 +497,7 @@ class Gateway:
             lambda worker: worker if worker.id == OWN_WORKER else callers.renewed(worker.sha256)
         )
         if over := self.calls.revoke(callers.is_current):
-            log.info("calls of keys that are not valid any more end", replica=self.replica, calls=over)
+            log.info("calls of revoked or expired keys end", replica=self.replica, calls=over)
 
     def _used_keys(self) -> set[str]:
         configured = {

@@ -108,7 +108,7 @@ KEYS = (
         "an idempotency key: fingerprint and task that it names", "PX, set when it ends"),
     Key("idempotency_keys", "idempotency_keys:{user}", "string",
         "when a user's idempotency keys are all over, as if they came evenly, us", "PX, then"),
-    Key("probe", "probe", "string", "nothing: written to see whether Redis takes writes again", "PX"),
+    Key("probe", "probe", "string", "nothing: written to see whether Redis accepts writes again", "PX"),
     Key("clock", "clock", "string", "the time, in tests only", "tests"),
 )
 # fmt: on

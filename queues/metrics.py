@@ -129,10 +129,10 @@ REPAIRS = Metric(
     "fairlane_repairs_total", ("model", "outcome"), "Second attempts after an output that did not match: begun, repaired, failed")
 PERMIT_CHECKS = Metric(
     "fairlane_permit_checks_total", ("outcome",), "Requests to endpoints that proxies asked about",
-    ("in", "needed", "invalid", "used", "over"))
-WEBHOOK_REQUESTS = Metric("fairlane_webhook_requests_total", ("outcome",), "Webhook requests", ("taken", "rejected", "failed"))
+    ("allowed", "missing", "invalid", "used", "expired"))
+WEBHOOK_REQUESTS = Metric("fairlane_webhook_requests_total", ("outcome",), "Webhook requests", ("accepted", "rejected", "failed"))
 WEBHOOKS_GIVEN_UP = Metric(
-    "fairlane_webhooks_given_up_total", ("what",), "Deliveries given up, and webhooks disabled", ("delivery", "webhook"))
+    "fairlane_webhooks_given_up_total", ("kind",), "Deliveries given up, and webhooks disabled", ("delivery", "webhook"))
 BATCHES_ENDED = Metric(
     "fairlane_batches_ended_total", ("status",), "Batches that ended", ("completed", "failed", "expired", "cancelled"))
 BATCH_LINES = Metric("fairlane_batch_lines_total", ("outcome",), "Lines of ended batches", ("completed", "failed", "not_run"))
@@ -141,7 +141,7 @@ STORAGE_FAILURES = Metric("fairlane_storage_failures_total", ("cause",), "Failur
 RESPONSES_STORED = Metric("fairlane_responses_stored_total", ("outcome",), "Responses to be stored", ("written", "failed"))
 RESPONSE_BYTES_STORED = Metric("fairlane_response_bytes_stored_total", (), "Bytes of the stored responses' requests", ("",))
 BREAKER_CHANGES = Metric(
-    "fairlane_breaker_changes_total", ("model", "upstream", "became"), "Circuit breakers that opened or closed, and probes")
+    "fairlane_breaker_changes_total", ("model", "upstream", "status"), "Circuit breakers that opened or closed, and probes")
 RESULTS_DROPPED = Metric(
     "fairlane_results_dropped_total", (), "Results dropped early, as all took more than max_retained_size", ("",))
 RECORDS_WRITTEN = Metric("fairlane_records_written_total", (), "Records written to the SQL database")

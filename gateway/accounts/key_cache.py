@@ -70,7 +70,7 @@ class ApiKeyCache:
             async with asyncio.timeout(CLOSE_S):
                 await self._write_used()
         except (DatabaseUnavailable, TimeoutError):
-            log.warning("it could not be written when keys were used last")
+            log.warning("the last use of keys could not be written")
 
     async def read(self) -> None:
         """Read what changed. Raise DatabaseUnavailable."""

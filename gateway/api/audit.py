@@ -57,4 +57,4 @@ async def refused(
     A process counts up to 1,000 pairs of key and code a minute; the rest has the key `(other)`.
     """
     wanted = WantedRefusals(*between(since, until), key, code)
-    return answer(await operator.audit.refusals(wanted, after, limit, caller.key_id))
+    return answer(await operator.audit.rejections(wanted, after, limit, caller.key_id))

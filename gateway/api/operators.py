@@ -74,7 +74,7 @@ TIME = r"^[0-9]{0,15}$"
 )
 async def state(operator: OperatorDep, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
     """Return queues, models, workers, counts, replicas, and the newest tasks. Members: docs/operating.md."""
-    return answer(await operator.state.read(tasks))
+    return answer(await operator.overview.read(tasks))
 
 
 class OverviewStream(Response):
@@ -117,7 +117,7 @@ class OverviewStream(Response):
     ),
 )
 async def feed(operator: OperatorDep, framed: Framed, request: RequestDep) -> Response:
-    """Stream server-sent events: once a second an event `state`, the overview without its tasks.
+    """Stream server-sent events: once a second an event `overview`, the overview without its tasks.
 
     `store`: this replica's current view of Redis. `asOf`: the time of the rest, which is repeated while Redis is down; null:
     nothing is known yet. `gateway`: this replica. `audit`: the newest audit log entry.

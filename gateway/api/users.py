@@ -28,4 +28,4 @@ async def erase(operator: OperatorDep, actor: ActorDep, user: User) -> Response:
     and they are removed once they have ended. Call again while `more` is true. The ledger keeps the name of a user with a quota
     of their own.
     """
-    return answer(await operator.forget(user, actor))
+    return answer(await operator.erase(user, actor))

@@ -222,7 +222,7 @@ async def disable(operator: OperatorDep, actor: ActorDep, body: BodyDep, webhook
     """Disable a webhook of any key. Its owner sees the reason in `disabledReason` and can enable it again, unless
     you revoke the key."""
     read_body(AnyWebhookChange, await body.fields())
-    return answer(await operator.webhooks.off(webhook_id, actor))
+    return answer(await operator.webhooks.disable(webhook_id, actor))
 
 
 def _cursor(after: str) -> Cursor | None:

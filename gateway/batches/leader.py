@@ -128,7 +128,7 @@ class Leader:
         except Overtaken:
             pass  # another replica continues
         except Exception:  # its results are kept, and it is taken again
-            log.exception("a batch is left for a while", batch=batch_id, replica=self._replica)
+            log.exception("a batch failed and will be retried", batch=batch_id, replica=self._replica)
             self._tools.metrics.count(BATCH_ERRORS)
             self._rests[batch_id] = time.monotonic() + REST_S
         else:

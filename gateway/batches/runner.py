@@ -149,7 +149,7 @@ class Runner(BatchContext):
         self.batch = await self.retry(lambda: self.tools.store.begin(self.batch, now_ms(), **begun))
         self.cancelled = self.batch.status is Status.CANCELLING
         self.backlog.clear()
-        log.info("batch begun", **self.facts, endpoint=self.batch.endpoint, lines=findings.total)
+        log.info("batch started", **self.facts, endpoint=self.batch.endpoint, lines=findings.total)
         return True
 
     async def _find_problems(self) -> Findings:

@@ -12,18 +12,20 @@ MAX_REASONS = 50
 DATABASE_GAUGES = (
     StoreGauge("fairlane_batches_unended", ("status",), "Batches that have not ended"),
     StoreGauge(
-        "fairlane_batches_still",
+        "fairlane_batches_stalled",
         ("reason",),
         "Batches of which no line waits or runs because lines are blocked, by the code of the reason",
     ),
     StoreGauge(
-        "fairlane_batch_lines_under_way", ("state",), "Lines of batches that are submitted: waiting, running"
+        "fairlane_batch_lines_in_progress",
+        ("status",),
+        "Lines of batches that are submitted: waiting, running",
     ),
     StoreGauge("fairlane_files", (), "Files, also those that arrive or are still to be removed"),
     StoreGauge("fairlane_files_bytes", (), "Bytes that they take, or are set aside for them"),
     StoreGauge("fairlane_files_limit_bytes", (), "Bytes that they may take (files.max_size)"),
-    StoreGauge("fairlane_responses_held", (), "Responses that are kept; counted every ten minutes"),
-    StoreGauge("fairlane_responses_held_bytes", (), "Bytes of them"),
+    StoreGauge("fairlane_stored_responses", (), "Responses that are kept; counted every ten minutes"),
+    StoreGauge("fairlane_stored_response_bytes", (), "Bytes of them"),
 )
 
 
@@ -38,13 +40,13 @@ def rows_of(survey: DatabaseSurvey, most_file_bytes: int) -> Rows:
             still[code if code in still or len(still) < MAX_REASONS else OTHER] += group.still
     rows: Rows = {
         "fairlane_batches_unended": {(status,): number for status, number in unended.items()},
-        "fairlane_batches_still": {(code,): number for code, number in still.items()},
-        "fairlane_batch_lines_under_way": {(state,): number for state, number in lines.items()},
+        "fairlane_batches_stalled": {(code,): number for code, number in still.items()},
+        "fairlane_batch_lines_in_progress": {(state,): number for state, number in lines.items()},
         "fairlane_files": {(): survey.files.number},
         "fairlane_files_bytes": {(): survey.files.bytes},
         "fairlane_files_limit_bytes": {(): most_file_bytes},
     }
     if survey.responses is not None:
-        rows["fairlane_responses_held"] = {(): survey.responses.number}
-        rows["fairlane_responses_held_bytes"] = {(): survey.responses.bytes}
+        rows["fairlane_stored_responses"] = {(): survey.responses.number}
+        rows["fairlane_stored_response_bytes"] = {(): survey.responses.bytes}
     return rows

@@ -1,4 +1,4 @@
-"""The record of what operators do, which all replicas share: on its way in the outbox, and then in SQL."""
+"""The audit log of operators' actions, shared by all replicas: in the outbox first, then in SQL."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -21,16 +21,16 @@ from fairlane.queues.scheduler import Scheduler
 log = structlog.get_logger("fairlane.audit")
 
 NOBODY = "(open)"
-"""Who did something in a gateway without keys; no key can be named so."""
+"""The actor at a gateway without keys; no key can have this id."""
 
 
 def actor_of(caller: Caller, address: str) -> Actor:
-    """Who does what this caller asks for."""
+    """Return the actor of a call."""
     return Actor(caller.key_id or NOBODY, address)
 
 
 class AuditRecord:
-    """Entries, newest first. What Redis has taken is SQL's as soon as the outbox is carried there."""
+    """Audit log entries, newest first. Entries in Redis reach SQL with the outbox."""
 
     def __init__(
         self, scheduler: Scheduler, slots: ReportSlots, catch_up: Callable[[], Awaitable[None]]
@@ -41,66 +41,54 @@ class AuditRecord:
         self._catch_up = catch_up
 
     async def note(
-        self, actor: Actor, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]
-    ) -> None:
-        """Write down what an operator did beside changing a setting: a line of the log in any case, and an entry.
-
-        `target`: its kind and name; where users are named in `before` or `after`, the member is `user`: forgetting finds them so.
-        Raises ApiError (500) when the store cannot take it: what was done is done, and the operator learns that the entry is
-        missing. Not 503: a proxy may send a call that was refused so to another replica, which would find nothing to do.
-        """
-        log.info(
-            "operator action",
-            actor=actor.name,
-            address=actor.address,
-            action=action,
-            target=target,
-            before=before,
-            after=after,
-        )
-        try:
-            await self._scheduler.record_action(actor, action, target, before, after)
-        except StoreError as error:
-            why = f"It is done, but could not be written to the audit record; the log has it ({error})"
-            raise ApiError(500, "AUDIT_MISSING", why) from error
-
-    async def noted(
         self,
-        notes: list[str],
         actor: Actor,
         action: str,
         target: str,
         before: Mapping[str, Any],
         after: Mapping[str, Any],
+        notes: list[str] | None = None,
     ) -> None:
-        """The same for a call that is answered all the same: that the entry is missing comes to the `notes` of its answer."""
+        """Log an operator's action that is no change of a setting, and add an audit log entry.
+
+        `target`: kind and name. Users in `before` and `after` are members `user`, where an erasure finds them. If the store
+        rejects the entry, the action is done all the same: the error is added to `notes`, or raised as ApiError (500). Not 503,
+        because a proxy may repeat such a call at another replica, which would find nothing to do.
+        """
+        facts = {"action": action, "target": target, "before": before, "after": after}
+        log.info("operator action", actor=actor.name, address=actor.address, **facts)
         try:
-            await self.note(actor, action, target, before, after)
-        except ApiError as error:
-            notes.append(error.message)
+            await self._scheduler.record_action(actor, action, target, before, after)
+        except StoreError as error:
+            text = (
+                f"It is done, but could not be written to the audit log; the gateway's log has it ({error})"
+            )
+            if notes is None:
+                raise ApiError(500, "AUDIT_MISSING", text) from error
+            notes.append(text)
 
     async def newest(self) -> str | None:
-        """The id of the newest entry, be it in SQL or on its way. Raises StoreError."""
+        """Return the id of the newest entry, in SQL or in the outbox. Raise StoreError."""
         return await self._scheduler.newest_audit_id()
 
     async def read(self, wanted: WantedActs, after: str | None, limit: int, who: str) -> dict[str, Any]:
-        """At most `limit` entries behind the entry `after`, and the `next` one to go on behind: what was done before is there,
-        unless SQL is slow. `who` asks: the id of a key. Raises DatabaseUnavailable and ApiError."""
+        """Return at most `limit` entries after the entry `after`, and the cursor of the next page. Earlier actions are included,
+        unless SQL is slow. `who`: id of the caller's key. Raise DatabaseUnavailable and ApiError."""
         if after is None:
             await self._catch_up()
         async with self._slots(who) as connection:
             entries, more = await read_page(connection, wanted, after, limit)
         return {"entries": entries, "next": more}
 
-    async def refusals(self, wanted: WantedRefusals, after: str, limit: int, who: str) -> dict[str, Any]:
-        """Refused calls by minute, key and code, the newest minute first. Raises as `read` does."""
+    async def rejections(self, wanted: WantedRefusals, after: str, limit: int, who: str) -> dict[str, Any]:
+        """Return rejected calls by minute, key and code, the newest minute first. Raise as `read`."""
         async with self._slots(who) as connection:
             rows, more = await refusals.read_page(connection, wanted, after, limit)
         return {"rejections": rows, "next": more}
 
 
 def as_shown(target: str, stored: Values) -> Values:
-    """Settings are told as Redis keeps them, others as they are shown."""
+    """Return values as they are shown: settings are stored as Redis keeps them."""
     word = target.partition(" ")[0]
     kind: Kind | None = "queue" if word == "queue" else "model" if word == "model" else None
     if isinstance(values := stored.get("values"), Mapping):  # of an override

@@ -1,4 +1,4 @@
-"""Draining a worker, also one that is connected to another replica."""
+"""Drains a worker of any replica."""
 
 import asyncio
 import re
@@ -14,13 +14,13 @@ from fairlane.queues.overrides import Actor
 from fairlane.queues.store.link import RedisLink
 
 CONFIRM_S = 3.0
-LOOK_S = 0.05
+POLL_S = 0.05
 SILENT = "The worker's replica did not confirm that it drains the worker; try again"
 _WORKER_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Drain:
-    """Drains workers. `here` drains one that is connected to this replica, and says whether it is."""
+    """Drains workers. `here` drains a worker of this replica, and returns whether it is connected here."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class Drain:
         self._here = here
 
     async def __call__(self, worker_id: str, actor: Actor) -> dict[str, Any]:
-        """Give a worker no more tasks; what it runs goes on. The worker's row, once its replica has said that it drains.
+        """Give a worker no more tasks; its running tasks continue. Return its row once its replica confirms the drain.
 
-        A second call makes no difference and is not written down again. Raises ApiError (404, 503) and StoreError.
+        A second call changes nothing and adds no audit log entry. Raise ApiError (404, 503) and StoreError.
         """
         worker = await self._find(worker_id)
         if worker is None:
             raise ApiError(404, "WORKER_NOT_FOUND", "No such worker is connected")
         if not worker["draining"]:
-            told, confirmed = await self._tell(worker)
-            if told:
+            sent, confirmed = await self._send(worker)
+            if sent:
                 before = {"draining": False, "name": worker["name"], "replica": worker["replica"]}
                 await self._audit.note(actor, "drain", f"worker {worker_id}", before, {"draining": True})
             if not confirmed:
@@ -59,26 +59,28 @@ class Drain:
         rows = await self._surveyor.workers()
         return next((row for row in rows if row["workerId"] == worker_id), None)
 
-    async def _tell(self, worker: dict[str, Any]) -> tuple[bool, bool]:
-        """Let the worker's replica drain it, and wait for it: whether it was told, and whether it says so. Raises StoreError when
-        it could not be told."""
+    async def _send(self, worker: dict[str, Any]) -> tuple[bool, bool]:
+        """Have the worker's replica drain it. Return whether the message was delivered, and whether the replica confirmed it.
+
+        Raise StoreError if it could not be sent.
+        """
         worker_id, replica = worker["workerId"], worker["replica"]
         if self._here(worker_id):
             return True, True
         channel, message = self._keys.channel(replica), b"drain\n" + worker_id.encode()
         loop = asyncio.get_running_loop()
         give_up = loop.time() + CONFIRM_S
-        told = False
+        sent = False
         while loop.time() < give_up:
-            # again until somebody listens: the other replica may just be connecting anew
+            # repeated until the other replica listens: it may be reconnecting
             try:
-                told = told or bool(await self._link.command("PUBLISH", channel, message))
+                sent = sent or bool(await self._link.command("PUBLISH", channel, message))
                 row = await self._find(worker_id)
             except StoreError:
-                if told:
+                if sent:
                     break
                 raise
             if row is None or row["draining"]:
-                return told, True  # gone is as good
-            await asyncio.sleep(LOOK_S)
-        return told, False
+                return sent, True  # a worker that has left is as good
+            await asyncio.sleep(POLL_S)
+        return sent, False

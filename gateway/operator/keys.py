@@ -273,7 +273,7 @@ class KeyAdmin:
                     "and start them with it"
                 )
         row = await self._done(key_id)
-        await self._audit.noted(notes, actor, "create", f"key {key_id}", {}, _said(row))
+        await self._audit.note(actor, "create", f"key {key_id}", {}, _said(row), notes)
         return {**row, "secret": secret, "notes": notes}
 
     async def change(
@@ -301,8 +301,8 @@ class KeyAdmin:
         was, now = _said(before), _said(row)
         changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         if changed:
-            split = ({name: said.get(name) for name in changed} for said in (was, now))
-            await self._audit.noted(notes, actor, "update", f"key {key_id}", *split)
+            old, new = ({name: said.get(name) for name in changed} for said in (was, now))
+            await self._audit.note(actor, "update", f"key {key_id}", old, new, notes)
         return {**row, "notes": notes}
 
     async def rotate(
@@ -329,7 +329,7 @@ class KeyAdmin:
             await change.set(key_id)
         notes: list[str] = []
         row = await self._done(key_id)
-        await self._audit.noted(notes, actor, "rotate", f"key {key_id}", {}, {"keepMs": keep_ms})
+        await self._audit.note(actor, "rotate", f"key {key_id}", {}, {"keepMs": keep_ms}, notes)
         return {**row, "secret": secret, "notes": notes}
 
     async def revoke(
@@ -357,8 +357,8 @@ class KeyAdmin:
             row["cancelled"] = await self._end_tasks(key_id, notes)
         if revokes or cuts:
             after = {"status": "revoked", "now": at_once, "cancelled": row["cancelled"]}
-            await self._audit.noted(
-                notes, actor, "revoke", f"key {key_id}", {"status": "valid" if revokes else "revoked"}, after
+            await self._audit.note(
+                actor, "revoke", f"key {key_id}", {"status": "valid" if revokes else "revoked"}, after, notes
             )
         return {**row, "notes": notes}
 

@@ -1,4 +1,4 @@
-"""What operators can see and do: all that their surface is given."""
+"""The use cases of operators."""
 
 import asyncio
 import contextlib
@@ -12,13 +12,13 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
-from fairlane.gateway.operator.forget import Forget
+from fairlane.gateway.operator.erasure import UserErasure
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.overrides.admin import OverrideAdmin
+from fairlane.gateway.operator.overview import OverviewReader
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.search import FILTERS, search
 from fairlane.gateway.operator.settings_view import EffectiveSettings
-from fairlane.gateway.operator.state import StateReader
 from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
@@ -31,18 +31,18 @@ from fairlane.web.dashboard import SharedFeed
 from fairlane.web.history.history import History
 
 MAX_CANCELLED = 50
-"""Tasks that a bulk cancel ends at the same time: others are served between."""
+"""Tasks that a bulk cancel ends at the same time, so that other requests run in between."""
 
 SEARCH_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Use cases. All raise StoreError."""
+    """The use cases. All raise StoreError."""
 
     current: Current
     scheduler: Scheduler
-    state: StateReader
+    overview: OverviewReader
     users: UserReader
     history: History
     live: SharedFeed
@@ -52,19 +52,19 @@ class Operator:
     cancel: Cancel
     links: StreamLinks
     keys: KeyAdmin
-    forget: Forget
+    erase: UserErasure
     quota: QuotaAdmin
     overrides: OverrideAdmin
     endpoints: EndpointAdmin
     settings: EffectiveSettings
     webhooks: WebhookAdmin
     searching: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
-    """By key and use, held by the search under way: one looks at up to 10,000 tasks, and callers' tasks go before."""
+    """Locks of running searches, by key and use: a search reads up to 10,000 tasks."""
 
     async def search(
         self, wanted: Mapping[str, str], after: str, limit: int, who: str, use: str = "search"
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """See `search.search`. One at a time of a key and use in a process. Raises ApiError (429) where others take too long."""
+        """See `search.search`. One at a time per key and use in a process. Raise ApiError (429) if others take too long."""
         searching = self.searching.setdefault((who, use), asyncio.Lock())
         try:
             async with asyncio.timeout(SEARCH_WAIT_S):
@@ -77,9 +77,9 @@ class Operator:
             searching.release()
 
     async def cancel_all(self, wanted: Mapping[str, str], limit: int, actor: Actor) -> tuple[list[str], bool]:
-        """Cancel at most `limit` tasks that wait or run and have the `wanted` fields, the newest first; written down as one act.
+        """Cancel at most `limit` waiting or running tasks with the `wanted` fields, newest first, as one audit log entry.
 
-        Returns which, and whether there are more. What ends by itself meanwhile is not counted.
+        Return their ids, and whether there are more. Tasks that ended by themselves are not included.
         """
         cancelled: list[str] = []
         more, finished = False, False
@@ -103,7 +103,7 @@ class Operator:
         return cancelled, more
 
     async def _end(self, ids: list[str], cancelled: list[str]) -> None:
-        """Cancel tasks; `cancelled` gets those that this ended, also where the store fails for others of them."""
+        """Cancel tasks. Add those that this call ended to `cancelled`, even if the store fails for others."""
         ends = await asyncio.gather(*(self.cancel.end(id_, "admin") for id_ in ids), return_exceptions=True)
         cancelled += [task_id for task_id, ended in zip(ids, ends, strict=True) if ended is True]
         for ended in ends:

@@ -1,264 +1,186 @@
-"""Rows of the operator's view, made from a survey of the store and from tasks' records. Pure."""
+"""The operators' overview: queues, models, workers, counts and the newest tasks of all replicas."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairlane.gateway.endpoints.endpoints import Endpoint, per_second
-from fairlane.gateway.operator.settings import in_force
-from fairlane.gateway.settings import QueueSettings, external
-from fairlane.queues.chains import read_stage
-from fairlane.queues.failures import category_of
-from fairlane.queues.inspect.inspector import Model, Queue, ReplicaInfo
-from fairlane.queues.tasks import TERMINAL, asked_model
-from fairlane.queues.versions import Configuration
-from fairlane.workers.server.limits.congestion import ModelLimits
-from fairlane.workers.server.limits.tightening import InForce
+import msgspec
 
-MAX_MODELS = 8
-"""Models of a worker that its row names."""
-
-
-def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
-    """A queue as the operator's calls show it."""
-    settings = in_force("queue", queue.settings.values)
-    return {
-        "queue": queue.queue,
-        "tier": configured.tier,
-        "mode": configured.mode,
-        "weight": settings["weight"],
-        "waiting": queue.waiting,
-        "maxLength": settings["max_length"],
-        "maxWaitMs": settings["max_wait_ms"],
-        "maxRunning": settings["max_running"],
-        "reserved": settings["reserved"],
-        "admission": settings["admission"],
-        "paused": settings["paused"],
-        "overrides": external(queue.settings.overrides),
-        "running": queue.running,
-        "oldestWaitMs": queue.oldest_wait_ms,
-        "share": queue.share,
-        "tokensCharged": int(queue.tokens_charged),
-        "blocked": queue.blocked,
-    }
+from fairlane import __version__
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.endpoints.endpoints import Endpoints
+from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.operator.rows import configuration_row, host_row, model_row, queue_row, worker_row
+from fairlane.gateway.operator.search import search
+from fairlane.gateway.settings import QueueSettings
+from fairlane.gateway.watch.store import StoreMonitor
+from fairlane.queues.clock import now_ms
+from fairlane.queues.errors import StoreError
+from fairlane.queues.inspect.inspector import StoreInspector
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.store.link import RedisLink
+from fairlane.workers.server.background import observe
+from fairlane.workers.server.limits.congestion import Congestion
 
 
-def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
-    """What a replica tells of itself: null for one that has not told it yet."""
-    if where is None:
-        return dict.fromkeys(("host", "pid", "version", "startedAt", "keysHash", "routesHash", "reloadError"))
-    refused = where.reload_error
-    return {
-        "host": where.host,
-        "pid": where.pid,
-        "version": where.version,
-        "startedAt": where.started_at,
-        "keysHash": where.keys_hash or None,
-        "routesHash": where.routes_hash or None,
-        "reloadError": None if refused is None else {"at": refused.at, "reason": refused.why},
-    }
+class OverviewReader:
+    """Reads the overview. `queues` and `max_records` (that may wait for SQL) return the present configuration."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        scheduler: Scheduler,
+        store: StoreMonitor,
+        database: Database,
+        inspector: StoreInspector,
+        queues: Callable[[], Mapping[str, QueueSettings]],
+        max_records: Callable[[], int],
+        congestion: Congestion,
+        endpoints: Callable[[], Endpoints] = Endpoints,
+    ) -> None:
+        self._link = link
+        self._scheduler = scheduler
+        self._store = store
+        self._database = database
+        self._inspector = inspector
+        self._queues = queues
+        self._max_records = max_records
+        self._congestion = congestion
+        self._endpoints = endpoints
+        self._reading = asyncio.Lock()
+        self._next: asyncio.Task[dict[str, Any]] | None = None
+        self._tasks = 0
+        """How many tasks the next read returns."""
+
+    async def read(self, tasks: int) -> dict[str, Any]:
+        """Return the response of GET /api/admin/overview. Raise StoreError.
+
+        One read runs at a time. Calls during a read share the next one, so that no value is older than the call.
+        """
+        self._tasks = max(self._tasks, tasks)
+        if self._next is None:
+            self._next = asyncio.create_task(self._read_next(), name="overview")
+            self._next.add_done_callback(observe)
+        overview = await asyncio.shield(self._next)
+        return {**overview, "tasks": overview["tasks"][:tasks]}
+
+    async def _read_next(self) -> dict[str, Any]:
+        async with self._reading:
+            tasks, self._tasks, self._next = self._tasks, 0, None
+            return await self._read(tasks)
+
+    async def _read(self, tasks: int) -> dict[str, Any]:
+        survey, task_rows = await asyncio.gather(self._inspector.survey(), self._recent_tasks(tasks))
+        queues, limits, endpoints = self._queues(), self._congestion.in_force(), self._endpoints()
+        return {
+            "now": survey.now_ms,
+            "queues": [queue_row(queues[row.queue], row) for row in survey.queues if row.queue in queues],
+            "models": [
+                model_row(row, limits.get(row.model), endpoints.of_model(row.model))
+                for row in survey.models
+                if not row.gone
+            ],
+            "workers": [worker_row(row) for row in survey.workers],
+            "counts": {
+                "queued": sum(row.waiting for row in survey.queues),
+                "executing": sum(row.running for row in survey.models),
+                **survey.ended,
+                "queuedBytes": survey.queued_bytes,
+                "retainedBytes": survey.retained_bytes,
+                "droppedEarly": survey.dropped,
+                "recordsWaiting": survey.outbox,
+                "recordsMax": self._max_records(),
+            },
+            "store": self.store(),
+            "database": self.database(),
+            "tasks": task_rows,
+            "replicas": [
+                {
+                    "replica": name,
+                    "ageMs": max(15_000 - (end - survey.now_ms), 0),
+                    **host_row(survey.hosts.get(name)),
+                    "configuration": configuration_row(survey.configurations.get(name), survey.configuration),
+                }
+                for name, end in survey.replicas.items()
+            ],
+        }
+
+    def store(self) -> dict[str, Any]:
+        """Return what this replica knows about Redis: address, connection, whether it accepts writes, since when not (ms)."""
+        refusals = self._link.write_errors
+        since, why = self._store.down_since, self._link.last_error
+        if self._link.up:
+            since, why = refusals.since, refusals.why
+        return {
+            "address": self._store.address,
+            "up": self._link.up,
+            "rejectsWrites": self._store.rejects_writes,
+            "since": None if since is None else int(since * 1000),
+            "reason": None if since is None else why,
+        }
+
+    def database(self) -> dict[str, Any]:
+        """Return what this process knows about the SQL database: address, whether it responds, since when not (ms), and why."""
+        trouble = self._database.trouble
+        return {
+            "address": str(self._database.address),
+            "up": trouble is None,
+            "since": trouble and trouble.since_ms,
+            "reason": trouble and trouble.why,
+        }
+
+    async def _recent_tasks(self, count: int) -> list[dict[str, Any]]:
+        return (await search(self._scheduler, {}, "", count))[0] if count else []
 
 
-def configuration_row(own: Configuration | None, in_force: Configuration | None) -> dict[str, Any] | None:
-    """What a replica was configured with, of which only the newest one holds; None where that is not known."""
-    if own is None or in_force is None:
-        return None
-    return {"hash": own.hash, "modifiedAt": own.modified_ms, "inForce": own.hash == in_force.hash}
+class OverviewFeed:
+    """Makes the event that all dashboards get. While Redis is unavailable, it has the last known values.
 
+    `presence`: the workers connected here. `about`: facts of this replica.
+    """
 
-def limits_row(limits: ModelLimits) -> dict[str, Any]:
-    """The limits of a model on its silence, as they hold now at this replica, and why."""
+    def __init__(
+        self,
+        overview: OverviewReader,
+        audit: AuditRecord,
+        replica: str,
+        presence: Callable[[], list[dict[str, Any]]],
+        about: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._overview = overview
+        self._record = audit
+        self._replica = replica
+        self._presence = presence
+        self._about = about
+        self._known: dict[str, Any] = {
+            "queues": [],
+            "models": [],
+            "workers": [],
+            "counts": {},
+            "replicas": [],
+        }
+        self._as_of: int | None = None
+        self._audit: str | None = None
 
-    def row(limit: InForce | None) -> dict[str, Any] | None:
-        return (
-            None
-            if limit is None
-            else {
-                "ms": round(limit.ms),
-                "targetMs": round(limit.target_ms),
-                "reason": limit.why,
-                "p99Ms": None if limit.p99_ms is None else round(limit.p99_ms),
-                "answers": limit.answers,
-            }
-        )
-
-    return {"firstOutput": row(limits.first_output), "silence": row(limits.silence), "waitMs": limits.wait_ms}
-
-
-def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
-    """How the line of an endpoint stands, with what is in force there, as an operator may have changed it meanwhile. `meanMs`: T,
-    as it is measured, or as it was guessed; `perSecond`: Q = C / T, or what its narrowest window lets through. C is its
-    concurrency, or where it has none the workers' slots."""
-    measured = line.mean_run_ms if line else None
-    mean_ms = measured or endpoint.mean_ms or None
-    limit, windows = endpoint.concurrency or None, endpoint.windows
-    if line:
-        limit, windows = line.limit, str(in_force("model", line.settings.values)["windows"] or "")
-    slots = limit or (line.slots if line else 0)
-    rate = per_second(slots, mean_ms, windows)
-    return {
-        "waiting": line.waiting if line else 0,
-        "running": line.running if line else 0,
-        "workers": line.workers if line else 0,
-        "limit": limit,
-        "windows": windows or None,
-        "reason": _why(line) if line else None,
-        "slots": slots,
-        "meanMs": mean_ms,
-        "measured": measured is not None,
-        "perSecond": None if rate is None else round(rate, 3),
-        "paused": line.paused if line else False,
-    }
-
-
-def _why(line: Model) -> str | None:
-    """Why nothing of an endpoint's line starts now; None where something may."""
-    if line.paused:
-        return "paused"
-    if line.unserved or (not line.workers and not line.running):
-        return "no_worker"
-    if line.upstreams and all(upstream.state == "open" for upstream in line.upstreams):
-        return "breaker_open"
-    if line.held_until_ms:
-        return "cooldown"
-    if line.next_start_ms:
-        return "throttled"
-    return next((blocked.value for blocked in line.blocked.values()), None)
-
-
-def endpoint_row(endpoint: Endpoint, line: Model) -> dict[str, Any]:
-    """What the row of an endpoint's model says besides."""
-    about = line_row(endpoint, line)
-    told = {name: about[name] for name in ("meanMs", "measured", "perSecond")}
-    return {"url": endpoint.pattern.text, "windows": about["windows"], **told}
-
-
-def model_row(
-    model: Model, limits: ModelLimits | None = None, endpoint: Endpoint | None = None
-) -> dict[str, Any]:
-    """A model as the operator's calls show it; `limits` on its silence, if it has any; the endpoint that it is, if one."""
-    settings = in_force("model", model.settings.values)
-    return {
-        "model": model.model,
-        "running": model.running,
-        "limit": settings["concurrency"],
-        "waiting": model.waiting,
-        "cost": settings["cost"],
-        "requestsPerMinute": settings["requests_per_minute"],
-        "tokensPerMinute": settings["tokens_per_minute"],
-        "windows": settings["windows"],
-        "maxRunningPerUser": settings["max_running_per_user"],
-        "maxWaitingPerUser": settings["max_waiting_per_user"],
-        "paused": settings["paused"],
-        "cooldownUntil": model.held_until_ms,
-        "nextStartAt": model.next_start_ms,
-        "meanRunMs": model.mean_run_ms,
-        "workers": model.workers,
-        "slots": model.slots,
-        "unserved": model.unserved,
-        "overrides": external(model.settings.overrides),
-        "blocked": model.blocked,
-        "configured": model.configured,
-        "upstreams": [
-            {
-                "upstream": upstream.upstream,
-                "workers": upstream.workers,
-                "breaker": upstream.state,
-                "forced": upstream.forced,
-                "since": upstream.since_ms,
-                "until": upstream.until_ms,
-                "openings": upstream.openings,
-                "reason": upstream.why or None,
-                "probes": upstream.probes,
-                "cooldownUntil": upstream.held_until_ms,
-            }
-            for upstream in model.upstreams
-        ],
-        "outputLimits": limits and limits_row(limits),
-        "endpoint": endpoint and endpoint_row(endpoint, model),
-    }
-
-
-def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
-    """A task as lists show it, with the times of each attempt."""
-
-    def number(field: str) -> int | None:
-        return int(float(fields[field])) if fields.get(field) else None
-
-    model = asked_model(fields) or None
-    moves = [line.split("\t") for line in fields.get("fallback_history", "").splitlines()]
-
-    def model_at(instant: int | None) -> str | None:
-        """The model that it asked for then."""
-        return next((left for left, at, _ in moves if instant is not None and int(at) > instant), model)
-
-    attempts: list[dict[str, Any]] = []
-    for entry in filter(None, fields.get("history", "").split(";")):
-        worker, granted, ended, why = entry.split("|", 3)
-        attempts.append(
-            {
-                "workerId": worker,
-                "model": model_at(int(granted)),
-                "grantedAt": int(granted),
-                "endedAt": int(ended),
-                "outcome": why,
-            }
-        )
-    if attempts and attempts[-1]["grantedAt"] == number(
-        "granted_at"
-    ):  # it is in the history, and there was no other
-        attempts[-1]["firstOutputAt"] = number("first_output_at")
-    elif fields.get("granted_at"):
-        attempts.append(
-            {
-                "workerId": fields.get("worker", ""),
-                "model": model_at(number("granted_at")),
-                "grantedAt": number("granted_at"),
-                "firstOutputAt": number("first_output_at"),
-                "endedAt": number("ended_at"),
-                "outcome": fields["state"] if fields["state"] in TERMINAL else None,
-            }
-        )
-    return {
-        "taskId": task_id,
-        "status": fields["state"],
-        "model": model,
-        "requestedModel": fields.get("route") or None,
-        "moves": [{"model": left, "at": int(at), "reason": why} for left, at, why in moves],
-        "repaired": fields.get("repair", "")[:1] == "2",
-        **_of_chain(fields),
-        "queue": fields.get("queue"),
-        "user": fields.get("user"),
-        "key": fields.get("key_id") or None,
-        "type": fields.get("type"),
-        "code": fields.get("code") or None,
-        "category": category_of(fields.get("code", "")) or None,
-        "requestId": fields.get("request_id") or None,
-        "enqueuedAt": number("enqueued_at"),
-        "startedAt": number("granted_at"),
-        "firstOutputAt": number("first_output_at"),
-        "endedAt": number("ended_at"),
-        "attempt": number("attempt"),
-        "attempts": attempts,
-    }
-
-
-def _of_chain(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Which stage of a chain a task is in and since when, or which part of one it is, and of which chain."""
-    if not fields.get("stage"):
-        return dict.fromkeys(("stage", "stageIndex", "part", "chain", "stageAt"))
-    (index, name), part = read_stage(fields["stage"])
-    since = fields.get("stage_entered_at") or fields.get("enqueued_at")
-    about = {
-        "stage": name,
-        "stageIndex": index,
-        "part": part if part >= 0 else None,
-        "chain": fields.get("chain"),
-    }
-    return about | {"stageAt": int(float(since)) if since else None}
-
-
-def worker_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A worker with its first models: thousands of workers may offer 256 long names each."""
-    told = row["models"][:MAX_MODELS]
-    info = {name: about for name, about in row.get("modelInfo", {}).items() if name in told}
-    return {**row, "models": told, "moreModels": len(row["models"]) - len(told), "modelInfo": info}
+    async def __call__(self) -> bytes:
+        try:
+            overview = await self._overview.read(0)
+            newest = await self._record.newest()
+        except StoreError:
+            self._known["workers"] = [
+                *(worker_row(row) for row in self._presence()),
+                *(row for row in self._known["workers"] if row["replica"] != self._replica),
+            ]
+        else:
+            del overview["tasks"]
+            self._known, self._as_of = overview, overview["now"]
+            self._audit = newest
+        event = self._known | {
+            "now": now_ms(),
+            "asOf": self._as_of,
+            "store": self._overview.store(),
+            "database": self._overview.database(),
+            "audit": self._audit,
+            "gateway": {"replica": self._replica, "version": __version__, **self._about()},
+        }
+        return b"event: overview\ndata: " + msgspec.json.encode(event) + b"\n\n"

@@ -152,7 +152,7 @@ class QuotaAdmin:
             said = {"id": grant_id, "credits": plain_credits(wanted.credits), "note": note}
             before = {"balance": plain_credits(after - wanted.credits)}
             now = {"balance": plain_credits(after), **said}
-            await self._audit.noted(notes, actor, "grant", subject.target, before, now)
+            await self._audit.note(actor, "grant", subject.target, before, now, notes)
         told = {"id": grant_id, "new": done.new, "credits": credits_of(wanted.credits), "notes": notes}
         return {**told, **self._shown(done.standing)}
 

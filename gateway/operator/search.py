@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fairlane.gateway.operator.overview import task_row
+from fairlane.gateway.operator.rows import task_row
 from fairlane.gateway.tasks.poll import place_fields, plan_fields
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Record, State

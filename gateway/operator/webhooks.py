@@ -15,7 +15,7 @@ BY_OPERATOR = "An operator disabled it."
 
 
 class WebhookAdmin:
-    """Use cases. All raise ApiError and DatabaseUnavailable."""
+    """The use cases. All raise ApiError and DatabaseUnavailable."""
 
     def __init__(
         self, database: Database, slots: ReportSlots, audit: AuditRecord, now_ms: Callable[[], int]
@@ -32,7 +32,7 @@ class WebhookAdmin:
         rows = [_shown(row) for row in found[:limit]]
         return {"webhooks": rows, "next": rows[-1]["id"] if len(found) > limit else None}
 
-    async def off(self, webhook: str, actor: Actor) -> dict[str, Any]:
+    async def disable(self, webhook: str, actor: Actor) -> dict[str, Any]:
         """Disable a webhook of any owner; a second call changes nothing. Its owner can enable it again."""
         async with self._database.writing() as connection:
             row: Any = await store.find(connection, webhook, None, lock=True)
@@ -45,7 +45,7 @@ class WebhookAdmin:
                 row = await store.find(connection, webhook, None)
         notes: list[str] = []
         facts = {"key": row.key_id, "user": row.user_name, "url": _without_query(row.url)}
-        await self._audit.noted(notes, actor, "disable", f"webhook {webhook}", facts, {})
+        await self._audit.note(actor, "disable", f"webhook {webhook}", facts, {}, notes)
         return _shown(row) | {"notes": notes}
 
 

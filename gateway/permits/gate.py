@@ -76,7 +76,7 @@ class Gate:
         """
         count = partial(self._scheduler.metrics.count, PERMIT_CHECKS)
         if not permit:
-            count("needed")
+            count("missing")
             text = "A permit is needed: ask for one (POST /api/tasks, type permit), and send it as X-Fairlane-Permit"
             raise PermitRejected("PERMIT_NEEDED", text, await self._line_of(endpoint))
         signed = self._signer.read_permit(permit, endpoint)
@@ -87,7 +87,7 @@ class Gate:
         asked = asyncio.ensure_future(self._ask(signed))
         asked.add_done_callback(observe)
         outcome = await asyncio.shield(asked)  # also when the proxy leaves: the store may have decided
-        count(outcome.value if outcome is not Admitted.UNKNOWN else "over")
+        count({Admitted.IN: "allowed", Admitted.USED: "used"}.get(outcome, "expired"))
         if outcome is Admitted.IN:
             return signed.task_id, self._signer.receipt(*signed)
         raise await self._over_for(signed, endpoint, outcome)

@@ -223,7 +223,7 @@ async def read_again(reload: Reload, before: Settings) -> Settings | ReloadError
         settings, exist = await reload()
     except (SettingsError, OSError) as error:
         why = str(error)
-        log.error("the new configuration is not taken over", error=why)
+        log.error("the new configuration was rejected", error=why)
     else:
         had, has = Callers(before), Callers(settings)
         opens = (has.open and not had.open) or (has.workers_open and not had.workers_open)

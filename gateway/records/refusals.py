@@ -77,7 +77,7 @@ class Refusals:
                 await self.bring(over_at=self._now_ms() + MINUTE_MS)
         except (StoreError, TimeoutError):
             lost = sum(map(Counter.total, self._counts.values()))
-            log.warning("counted refusals are lost: Redis does not take them", refusals=lost)
+            log.warning("counts of rejected calls are lost: Redis does not accept them", rejections=lost)
 
     async def _run(self) -> float:
         await self.bring(over_at=self._now_ms())

@@ -130,7 +130,9 @@ class LogArchive:
             held = sum(len(event.data) for event in events)
             size += held
             if size > MAX_OF_A_VALUE:
-                log.warning("the log of a response is too large to be kept", task_id=row.task_id, bytes=size)
+                log.warning(
+                    "the log of a response is too large to be stored", task_id=row.task_id, bytes=size
+                )
                 return None
             parts.append(pack(events) if held < LARGE else await asyncio.to_thread(pack, events))
             for event in events:

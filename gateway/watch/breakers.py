@@ -25,8 +25,8 @@ class Breakers:
         self._metrics.count(BREAKER_CHANGES, model, upstream, what)
         about = {"model": model, "upstream": upstream}
         if what == "open":
-            self._lines.log(log.warning, "breaker opens", **about, reason=why, open_ms=ms)
+            self._lines.log(log.warning, "breaker opened", **about, reason=why, open_ms=ms)
         elif what == PROBES:
-            self._lines.log(log.info, "breaker lets a task probe its upstream", **about)
+            self._lines.log(log.info, "breaker probes its upstream", **about)
         else:
-            self._lines.log(log.info, "breaker closes", **about, **({"reason": why} if why else {}))
+            self._lines.log(log.info, "breaker closed", **about, **({"reason": why} if why else {}))

@@ -76,7 +76,7 @@ class EventLoopMonitor:
             late_ms = round(late_s * 1000)
             self._logger.log(
                 log.warning,
-                "the event loop stood still",
+                "the event loop stalled",
                 replica=self._replica,
                 late_ms=late_ms,
                 computing_ms=min(round(computed_s * 1000), late_ms),

@@ -4,7 +4,7 @@ from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
-from fairlane.gateway.watch.store import StoreWatch
+from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.queues.store.channel import Channel
 from fairlane.queues.store.link import RedisLink
 from fairlane.workers.server.pool import Pool
@@ -17,7 +17,7 @@ class Health:
     def __init__(
         self,
         link: RedisLink,
-        store: StoreWatch,
+        store: StoreMonitor,
         channel: Channel,
         lifecycle: Lifecycle,
         open_answers: OpenAnswers,
@@ -67,7 +67,7 @@ class Health:
         return {
             "fairlane_ready": float(self.serving and self._link.up),
             "fairlane_redis_connected": float(self._link.up),
-            "fairlane_redis_refusing": float(self.store.refuses),
+            "fairlane_redis_rejects_writes": float(self.store.rejects_writes),
             "fairlane_http_requests_open": len(self._open_answers),
             "fairlane_connections": len(self._connections.open),
             "fairlane_connections_limit": self._connections.max_open,

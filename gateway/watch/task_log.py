@@ -35,12 +35,12 @@ class LoggingRecorder(HistoryRecorder):
 
     def fell_back(self, model: str, other: str, cause: str, number: int = 1) -> None:
         super().fell_back(model, other, cause, number)
-        event = "tasks go on to another model"
+        event = "tasks fall back to another model"
         self._fallbacks.log(log.warning, event, model=model, to=other, cause=cause, tasks=number)
 
     def refused_call(self, code: str, **facts: object) -> None:
         """Log a rejected call that may succeed later: there was no room, no worker, or no Redis."""
-        self._rejected.log(log.info, "call refused", code=code, **facts)
+        self._rejected.log(log.info, "call rejected", code=code, **facts)
 
     def unknown_key(self, code: str, **facts: object) -> None:
         """Log a call with a key, token or signature that is invalid."""

@@ -135,7 +135,7 @@ class Sender:
                 allowed=read_networks(settings.webhooks.allow_private),
                 timeout_s=settings.tuning.webhook_timeout_ms / 1000,
             )
-        outcome = "taken" if attempt.succeeded else "failed" if attempt.status is None else "rejected"
+        outcome = "accepted" if attempt.succeeded else "failed" if attempt.status is None else "rejected"
         self._metrics.count(WEBHOOK_REQUESTS, outcome)
         return attempt
 
@@ -154,7 +154,7 @@ class Sender:
             )
         if now.off_why:
             self._metrics.count(WEBHOOKS_GIVEN_UP, "webhook")
-            self._lines.log(log.warning, "webhook is switched off", **facts, reason=now.off_why)
+            self._lines.log(log.warning, "webhook disabled", **facts, reason=now.off_why)
         elif now.backs_off and not before.backs_off:
             self._lines.log(log.warning, "webhook fails", **facts, reason=now.error)
         elif before.backs_off and not now.failures:

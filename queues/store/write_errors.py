@@ -1,4 +1,4 @@
-"""Whether Redis refuses writes: it answers, but its memory or its disk is full, or too few replicas follow it."""
+"""Whether Redis rejects writes: it answers, but its memory or its disk is full, or too few replicas follow it."""
 
 import time
 from collections.abc import Callable

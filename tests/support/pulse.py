@@ -34,4 +34,4 @@ async def live_loop(at_most_s: float = 5.0) -> AsyncIterator[Pulse]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    assert pulse.longest_s < at_most_s, f"the event loop stood still for {pulse.longest_s:.1f} s"
+    assert pulse.longest_s < at_most_s, f"the event loop stalled for {pulse.longest_s:.1f} s"

@@ -12,9 +12,9 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.bodies import Note, optional, read_body, refusal, refused
+from fairlane.gateway.operator.endpoints.monitor import EndpointMonitor
 from fairlane.gateway.operator.endpoints.store import EndpointChange, EndpointStore, StoredEndpoint
-from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
-from fairlane.gateway.operator.overview import line_row
+from fairlane.gateway.operator.rows import line_row
 from fairlane.gateway.operator.settings_view import Came, Layer
 from fairlane.gateway.settings import MAX_ENDPOINTS, EndpointSettings, unusable_endpoint
 from fairlane.gateway.settings.flatten import SET
@@ -63,7 +63,7 @@ class EndpointAdmin:
     def __init__(
         self,
         store: EndpointStore,
-        watch: EndpointsWatch,
+        watch: EndpointMonitor,
         current: Current,
         audit: AuditRecord,
         inspector: StoreInspector,
@@ -192,7 +192,7 @@ class EndpointAdmin:
                 f"{waiting} tasks wait for it, until their time is over or it is there again: "
                 f"`fairlane task cancel --model {ENDPOINT}{name}` ends them"
             )
-        await self._audit.noted(notes, actor, "delete", f"endpoint {name}", shown(stored.said), {})
+        await self._audit.note(actor, "delete", f"endpoint {name}", shown(stored.said), {}, notes)
         return {"name": name, "waiting": waiting, "notes": notes}
 
     async def _stored(
@@ -228,7 +228,7 @@ class EndpointAdmin:
     ) -> dict[str, Any]:
         await self._hold()
         notes: list[str] = []
-        await self._audit.noted(notes, actor, action, f"endpoint {made.name}", before, after)
+        await self._audit.note(actor, action, f"endpoint {made.name}", before, after, notes)
         return {**self._row(made.name, await self._lines(), made), "notes": notes}
 
     async def _hold(self) -> None:

@@ -216,7 +216,7 @@ async def test_the_feed_of_an_operator_whose_key_is_taken_away_ends(
         ops.stream("GET", "/api/admin/events") as feed,
     ):
         pictures = feed.aiter_text()
-        assert "event: state" in await anext(pictures)
+        assert "event: overview" in await anext(pictures)
         await reload(talk, keys(ops=secret))
         async for _ in pictures:
             pass  # ends with the next one

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from fairlane.gateway.database.database import Database
+from fairlane.gateway.operator.endpoints.monitor import EndpointMonitor
 from fairlane.gateway.operator.endpoints.store import EndpointStore, StoredEndpoints
-from fairlane.gateway.operator.endpoints.watch import EndpointsWatch
 
 pytestmark = pytest.mark.anyio
 SAID = {"url": "https://a.example/*", "set_headers": {"authorization": "secret"}}
@@ -62,7 +62,7 @@ async def test_changes_at_the_same_time_come_one_after_the_other(database: Datab
 async def test_a_change_is_taken_over_once(database: Database) -> None:
     heard: asyncio.Queue[StoredEndpoints] = asyncio.Queue()
     store = EndpointStore(database)
-    watch = EndpointsWatch(store, heard.put)
+    watch = EndpointMonitor(store, heard.put)
     await watch.start()
     try:
         assert not (await heard.get()).endpoints
@@ -86,7 +86,7 @@ async def test_what_broke_off_while_it_was_taken_over_is_taken_again(database: D
             raise asyncio.CancelledError  # as when an operator hangs up meanwhile
 
     store = EndpointStore(database)
-    watch = EndpointsWatch(store, take)
+    watch = EndpointMonitor(store, take)
     await watch.read()
     async with store.changing() as change:
         await change.add("a", SAID, "", "ops")

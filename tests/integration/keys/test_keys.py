@@ -287,7 +287,7 @@ async def test_keys_of_the_configuration_hold_and_cannot_be_changed_here(
         as_ops(talk)
         assert [await status(talk, token) for token in (app["secret"], secret("app"))] == [401, 200]
         await create(talk, id="another")
-        assert capsys.readouterr().out.count("a key of the database does not hold") == 1
+        assert capsys.readouterr().out.count("a key of the database is not applied") == 1
         rows = (await told(await talk.http.get(KEYS, params={"text": "app"})))["keys"]
         assert [(row["source"], row["status"]) for row in rows] == [
             ("configuration", "valid"),

@@ -207,7 +207,7 @@ async def test_a_gateway_that_was_closed_stays_closed_when_the_keys_vanish(
     """A backup from before the first key is brought back."""
     async with gateway() as talk:
         made = await create(talk, id="boss", scopes=["admin"])
-        assert capsys.readouterr().out.count("the gateway is open no more: keys are wanted") == 1
+        assert capsys.readouterr().out.count("API keys are required now") == 1
         async with talk.served.gateway.database.writing() as connection:
             for statement in (*FORGET, "UPDATE facts SET value = '0' WHERE name = 'keys_version'"):
                 await connection.execute(text(statement))

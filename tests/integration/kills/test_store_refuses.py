@@ -39,13 +39,13 @@ async def test_a_redis_that_rejects_writes_is_reported_until_it_accepts_them(
             seen = (await talk.state())["store"]
             assert (seen["up"], seen["rejectsWrites"]) == (True, True)
             assert seen["reason"].startswith(answer)
-            assert (await scrape(talk.http)).value("fairlane_redis_refusing") == 1
+            assert (await scrape(talk.http)).value("fairlane_redis_rejects_writes") == 1
             shown = await status(talk)
             assert f"Redis at {own_redis.socket_path} has rejected writes for" in shown
             assert answer in shown
             await until(lambda: bool(told(lines)), "a line in the log")
             store.config_set(setting, "0")
-            await until(lambda: not talk.served.gateway.store.refuses, "writes to be taken again")
+            await until(lambda: not talk.served.gateway.store.rejects_writes, "writes to be taken again")
             assert (await talk.state())["store"] == {
                 "address": own_redis.socket_path,
                 "up": True,
@@ -53,11 +53,11 @@ async def test_a_redis_that_rejects_writes_is_reported_until_it_accepts_them(
                 "since": None,
                 "reason": None,
             }
-            assert (await scrape(talk.http)).value("fairlane_redis_refusing") == 0
+            assert (await scrape(talk.http)).value("fairlane_redis_rejects_writes") == 0
     first, *_, last = told(lines)
-    assert (first["event"], first["log_level"]) == ("Redis refuses writes", "error")
+    assert (first["event"], first["log_level"]) == ("Redis rejects writes", "error")
     assert first["reason"].startswith(answer)
-    assert (last["event"], last["log_level"]) == ("Redis takes writes again", "info")
+    assert (last["event"], last["log_level"]) == ("Redis accepts writes again", "info")
 
 
 async def test_an_action_that_cannot_be_logged_is_no_rejection(own_redis: Server, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_an_action_that_cannot_be_logged_is_no_rejection(own_redis: Server
             store.config_set("maxmemory", "0")
     events = [line["event"] for line in lines]
     assert "operator action" in events
-    assert "call refused" not in events
+    assert "call rejected" not in events
 
 
 async def test_a_gateways_own_redis_is_named_by_the_directory_of_its_data(tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ async def test_a_gateways_own_redis_is_named_by_the_directory_of_its_data(tmp_pa
             body = {"model": "m", "async": True}
             assert (await http.post("/api/openai", json=body)).json()["code"] == "STORE_UNAVAILABLE"
             assert (await http.get("/api/admin/overview")).json()["store"]["address"] == where
-            await until(lambda: "Redis refuses writes" in gateway.log, "a line in the log")
+            await until(lambda: "Redis rejects writes" in gateway.log, "a line in the log")
     lines = [json.loads(line) for line in gateway.log.splitlines() if line.startswith("{")]
     said = {line["event"]: line.get("store", line.get("address")) for line in lines}
-    assert [said[event] for event in ("Fairlane serves", "connected to Redis", "Redis refuses writes")] == [
+    assert [said[event] for event in ("Fairlane serves", "connected to Redis", "Redis rejects writes")] == [
         where
     ] * 3
 

@@ -30,7 +30,7 @@ DASHBOARD = DEPLOY / "grafana" / "fairlane.json"
 RULES = DEPLOY / "prometheus" / "fairlane.rules.yml"
 OURS = re.compile(r"\b((?:fairlane|gen_ai|process)_[a-z0-9_]+)\b")
 LABELS = {"gen_ai_request_model", "gen_ai_token_type"}
-ALONE = {"fairlane_batches_still"}
+ALONE = {"fairlane_batches_stalled"}
 """Has no samples before batches have stood still for a minute."""
 
 

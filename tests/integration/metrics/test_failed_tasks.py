@@ -134,5 +134,5 @@ async def test_a_gateway_that_drains_says_what_it_waits_for(
             "the time to drain is over: what still runs is stopped",
         ]
         assert {(line["tasks"], line["task_id"]) for line in told} == {(1, task_id)}
-        (back,) = [line for line in logs if line["event"] == "task goes back to its queue"]
+        (back,) = [line for line in logs if line["event"] == "task requeued"]
         assert back["reason"] == "gateway stops"

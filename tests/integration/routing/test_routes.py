@@ -342,5 +342,5 @@ async def test_a_route_whose_model_nobody_runs_is_a_503_that_the_log_tells_by_bo
         with capture_logs() as logs:
             answer = await talk.http.post("/v1/chat/completions", json={**CHAT, "model": "assistant"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NO_WORKER")
-        (line,) = [line for line in logs if line["event"] == "call refused"]
+        (line,) = [line for line in logs if line["event"] == "call rejected"]
         assert (line["requestedModel"], line["model"], line["code"]) == ("assistant", "gone", "NO_WORKER")

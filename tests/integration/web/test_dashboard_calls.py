@@ -110,7 +110,7 @@ async def test_the_feed_says_what_the_state_says(talk: Talk) -> None:
 async def test_a_gateway_that_goes_ends_its_feeds(redis_url: str, tmp_path: Path) -> None:
     async with talking(redis_url, tmp_path) as talk, talk.http.stream("GET", "/api/admin/events") as response:
         lines = response.aiter_lines()
-        assert await anext(lines) == "event: state"
+        assert await anext(lines) == "event: overview"
         await talk.served.gateway.drain()
         async with asyncio.timeout(10):
             async for _ in lines:

@@ -349,7 +349,7 @@ async def test_a_version_1_peer_that_vanished_is_noticed_by_pings(
             assert (await answer.error("WORKER_LOST"))["taskId"] == task["taskId"]
             await until_workers(served, 0)
         wire.cut()
-        [gone] = [line for line in lines if line["event"] == "worker gone"]
+        [gone] = [line for line in lines if line["event"] == "worker disconnected"]
         assert (gone["log_level"], gone["code"], gone["tasks"]) == ("warning", 1011, 1)
         assert gone["reason"].startswith("no answer to a ping for 0.5 s")
 

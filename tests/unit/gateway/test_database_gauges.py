@@ -21,16 +21,16 @@ def test_batches_are_added_up_by_status_and_by_what_they_wait_for() -> None:
     )
     unended = {("validating",): 1, ("in_progress",): 9, ("finalizing",): 0, ("cancelling",): 0}
     assert rows["fairlane_batches_unended"] == unended
-    assert rows["fairlane_batches_still"] == {("NO_WORKER",): 3, ("RATE_LIMITED",): 2}
-    assert rows["fairlane_batch_lines_under_way"] == {("waiting",): 30, ("running",): 5}
+    assert rows["fairlane_batches_stalled"] == {("NO_WORKER",): 3, ("RATE_LIMITED",): 2}
+    assert rows["fairlane_batch_lines_in_progress"] == {("waiting",): 30, ("running",): 5}
     assert rows["fairlane_files_bytes"] == {(): 300}
     assert rows["fairlane_files_limit_bytes"] == {(): 1000}
-    assert rows["fairlane_responses_held"] == {(): 7}
+    assert rows["fairlane_stored_responses"] == {(): 7}
 
 
 def test_what_is_not_known_is_missing_and_reasons_are_bounded() -> None:
     rows = rows_of(survey(*(BatchGroup("in_progress", (f"C{n}",), 1, 1, 0, 0) for n in range(200))), 1)
-    assert "fairlane_responses_held" not in rows
-    still = rows["fairlane_batches_still"]
+    assert "fairlane_stored_responses" not in rows
+    still = rows["fairlane_batches_stalled"]
     assert len(still) == MAX_REASONS + 1
     assert still["other",] == 200 - MAX_REASONS

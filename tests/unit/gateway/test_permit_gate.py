@@ -138,7 +138,7 @@ async def test_of_many_repetitions_one_is_admitted(knock: Knock) -> None:
     assert {one.code for one in answers if isinstance(one, PermitRejected)} == {"PERMIT_USED"}
     assert knock.store.asked.count("congestion") == 1
     counted = knock.store.metrics.values[PERMIT_CHECKS.name]
-    assert {outcome: counted[outcome,] for outcome in ("in", "used")} == {"in": 1, "used": 499}
+    assert {outcome: counted[outcome,] for outcome in ("allowed", "used")} == {"allowed": 1, "used": 499}
 
 
 async def test_a_store_that_does_not_answer_is_asked_again_by_the_same_call(knock: Knock) -> None:

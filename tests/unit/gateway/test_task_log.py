@@ -49,7 +49,7 @@ def test_fallbacks_are_counted_and_few_of_thousands_are_logged() -> None:
     assert metrics.values[FALLBACKS.name] == {("a", "b", "unavailable"): 3000}
     assert len(logs) == 10
     line = {
-        "event": "tasks go on to another model",
+        "event": "tasks fall back to another model",
         "model": "a",
         "to": "b",
         "cause": "unavailable",

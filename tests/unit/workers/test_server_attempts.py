@@ -855,7 +855,7 @@ async def test_a_worker_that_fails_three_tasks_in_a_row_is_unhealthy_until_one_c
         assert told == [("worker is unhealthy", 3)]
         assert worker.unhealthy_reason == "why"
         ended(worker, "m", State.COMPLETED, "", "")
-    assert [line["event"] for line in logs[1:]] == ["worker is well again"]
+    assert [line["event"] for line in logs[1:]] == ["worker is healthy again"]
     assert (worker.unhealthy_reason, worker.cap) == ("", None)
 
 

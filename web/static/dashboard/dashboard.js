@@ -75,7 +75,7 @@ function startFeed() {
     signal: feed.signal,
     idleMs: IDLE_MS,
     onEvent: event => {
-      if (event.event !== "state" || feed !== state.feed) return;
+      if (event.event !== "overview" || feed !== state.feed) return;
       state.picture = JSON.parse(event.data);
       drawSafely();
     },

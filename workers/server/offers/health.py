@@ -143,7 +143,7 @@ class Health:
         self._pool.mark(worker)
         self._offers.offer(worker)
         if not worker.unhealthy_reason:
-            self._lines.log(log.info, "worker is well again", worker_id=worker.id, name=worker.name)
+            self._lines.log(log.info, "worker is healthy again", worker_id=worker.id, name=worker.name)
             self._resume(worker)
         else:
             self._back_off(worker)

@@ -182,7 +182,7 @@ class Session:
             registry = self._registry
             (registry.losses if worker.attempts else registry.goings).log(
                 log.warning if cut_off or worker.attempts else log.info,
-                "worker gone",
+                "worker disconnected",
                 worker_id=worker.id,
                 name=worker.name,
                 code=code,
@@ -517,7 +517,7 @@ class Session:
         """Report to a version 2 worker what was wrong; too many of these end the connection."""
         self._registry.complaints.log(
             log.warning,
-            "bad frame from worker",
+            "invalid frame from worker",
             worker_id=self.worker.id if self.worker else None,
             code=code,
             detail=message,

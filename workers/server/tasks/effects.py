@@ -308,7 +308,7 @@ class AttemptEffects:
                 self._slots.hold(worker, RETRY_REST_MS)
         self._lines.log(
             log.info,
-            "task goes back to its queue",
+            "task requeued",
             task_id=task_id,
             request_id=attempt.grant.request_id,
             model=attempt.grant.asked,

@@ -1,4 +1,4 @@
-"""Forgetting a user."""
+"""Erases a user: batches, archived content, results and failures, and the name in records."""
 
 import asyncio
 import time
@@ -13,18 +13,17 @@ from fairlane.gateway.records.ledger import rows_of_user
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
 
-FORGET_S = 5.0
-"""How long a call goes on; then it is called again. The command waits for 10 s for an answer."""
+CALL_S = 5.0
+"""Time limit of one call; the client repeats it for the rest. The command waits 10 s for a response."""
 BATCHES_S = 3.0
-"""How long of that it waits for batches to end that it has cancelled."""
+"""Part of it to wait for the end of cancelled batches."""
 STOPPED_S = 4.0
-"""And for workers to let go of tasks that were cancelled."""
-LOOK_S = 0.25
+"""Part of it to wait until workers have stopped cancelled tasks."""
+PAUSE_S = 0.25
 
 
-class Forget:
-    """Ends a user's batches and removes these, archived content, results and failures, and the name from records. A second call
-    finds nothing to do."""
+class UserErasure:
+    """Ends a user's batches and erases the user. A second call finds nothing to do."""
 
     def __init__(
         self,
@@ -42,15 +41,17 @@ class Forget:
         self._audit = audit
 
     async def __call__(self, user: str, actor: Actor) -> dict[str, Any]:
-        """How many rows of each kind it were, in how many of the ledger the name stays, how many batches have not ended yet, of
-        how many cancelled tasks the workers have not let go, and whether there is more: then call again. Written down, without
-        the name. Raises ApiError, StoreError, DatabaseUnavailable: what is done stays done."""
+        """Return how many rows of each kind were erased, how many ledger rows keep the name, how many batches have not ended, how
+        many cancelled tasks still run, and whether a further call is needed (`more`).
+
+        The audit log entry has no name. Raise ApiError, StoreError, DatabaseUnavailable: what was erased stays erased.
+        """
         if user == ERASED:
             raise bad_request(f"{ERASED} stands for all erased users", "user")
         began = time.monotonic()
-        end = began + FORGET_S
+        end = began + CALL_S
         until, cancelled, unended = await self._mark(user, began + BATCHES_S)
-        results, stopping = await self._forget_results(user, until, began + STOPPED_S)
+        results, stopping = await self._erase_results(user, until, began + STOPPED_S)
         done = dict.fromkeys(PARTS, 0)
         more = False
         for name, part in PARTS.items():
@@ -63,26 +64,26 @@ class Forget:
                 more = time.monotonic() >= end
         async with self._database.reading() as connection:
             ledger = await rows_of_user(connection, user)
-        told = {**done, "results": results, "ledger": ledger, "unended": unended, "stopping": stopping}
-        told["more"] = more or unended > 0 or stopping > 0
+        erased = {**done, "results": results, "ledger": ledger, "unended": unended, "stopping": stopping}
+        erased["more"] = more or unended > 0 or stopping > 0
         only_waited = (unended or stopping) and not any((cancelled, results, *done.values()))
-        if not only_waited:  # of one act there would be many entries
-            await self._audit.note(actor, "erase", "user", {}, told)
-        return told
+        if not only_waited:  # one erasure may need many calls
+            await self._audit.note(actor, "erase", "user", {}, erased)
+        return erased
 
-    async def _forget_results(self, user: str, until: int, end: float) -> tuple[int, int]:
-        """Remove what Redis keeps of the user's tasks; of how many, and of how many it is to be removed once they are let go."""
+    async def _erase_results(self, user: str, until: int, end: float) -> tuple[int, int]:
+        """Erase the user's tasks in Redis. Return how many were erased, and how many still run and are erased later."""
         removed = 0
         while True:
             results, stopping = await self._scheduler.erase_user(user, until)
             removed += results
             if not stopping or time.monotonic() >= end:
                 return removed, stopping
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(PAUSE_S)
 
     async def _mark(self, user: str, end: float) -> tuple[int, int, int]:
-        """Have the user's batches end, and record that they are erased; until when (ms), how many batches of before were
-        cancelled, and how many have not ended yet. What batches leave is of before their ends, and so of before that."""
+        """Cancel the user's batches, and mark the user as erased. Return the time of the mark (ms), how many batches were
+        cancelled, and how many have not ended. Results are older than the end of their batch, so they fall under this time."""
         cancelled = 0
         while True:
             until = await self._scheduler.now_ms()
@@ -91,4 +92,4 @@ class Forget:
             cancelled += more
             if not unended or time.monotonic() >= end:
                 return until, cancelled, unended
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(PAUSE_S)

@@ -17,7 +17,7 @@ LAST_S = 1.0
 """How long the end waits for a reading under way."""
 
 
-class EndpointsWatch:
+class EndpointMonitor:
     """See the module. `start` it, `close` it."""
 
     def __init__(self, store: EndpointStore, take: Callable[[StoredEndpoints], Awaitable[None]]) -> None:

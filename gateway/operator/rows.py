@@ -1,0 +1,264 @@
+"""Rows of the operator's view, made from a survey of the store and from tasks' records. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairlane.gateway.endpoints.endpoints import Endpoint, per_second
+from fairlane.gateway.operator.settings import in_force
+from fairlane.gateway.settings import QueueSettings, external
+from fairlane.queues.chains import read_stage
+from fairlane.queues.failures import category_of
+from fairlane.queues.inspect.inspector import Model, Queue, ReplicaInfo
+from fairlane.queues.tasks import TERMINAL, asked_model
+from fairlane.queues.versions import Configuration
+from fairlane.workers.server.limits.congestion import ModelLimits
+from fairlane.workers.server.limits.tightening import InForce
+
+MAX_MODELS = 8
+"""Models of a worker that its row names."""
+
+
+def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
+    """A queue as the operator's calls show it."""
+    settings = in_force("queue", queue.settings.values)
+    return {
+        "queue": queue.queue,
+        "tier": configured.tier,
+        "mode": configured.mode,
+        "weight": settings["weight"],
+        "waiting": queue.waiting,
+        "maxLength": settings["max_length"],
+        "maxWaitMs": settings["max_wait_ms"],
+        "maxRunning": settings["max_running"],
+        "reserved": settings["reserved"],
+        "admission": settings["admission"],
+        "paused": settings["paused"],
+        "overrides": external(queue.settings.overrides),
+        "running": queue.running,
+        "oldestWaitMs": queue.oldest_wait_ms,
+        "share": queue.share,
+        "tokensCharged": int(queue.tokens_charged),
+        "blocked": queue.blocked,
+    }
+
+
+def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
+    """What a replica tells of itself: null for one that has not told it yet."""
+    if where is None:
+        return dict.fromkeys(("host", "pid", "version", "startedAt", "keysHash", "routesHash", "reloadError"))
+    refused = where.reload_error
+    return {
+        "host": where.host,
+        "pid": where.pid,
+        "version": where.version,
+        "startedAt": where.started_at,
+        "keysHash": where.keys_hash or None,
+        "routesHash": where.routes_hash or None,
+        "reloadError": None if refused is None else {"at": refused.at, "reason": refused.why},
+    }
+
+
+def configuration_row(own: Configuration | None, in_force: Configuration | None) -> dict[str, Any] | None:
+    """What a replica was configured with, of which only the newest one holds; None where that is not known."""
+    if own is None or in_force is None:
+        return None
+    return {"hash": own.hash, "modifiedAt": own.modified_ms, "inForce": own.hash == in_force.hash}
+
+
+def limits_row(limits: ModelLimits) -> dict[str, Any]:
+    """The limits of a model on its silence, as they hold now at this replica, and why."""
+
+    def row(limit: InForce | None) -> dict[str, Any] | None:
+        return (
+            None
+            if limit is None
+            else {
+                "ms": round(limit.ms),
+                "targetMs": round(limit.target_ms),
+                "reason": limit.why,
+                "p99Ms": None if limit.p99_ms is None else round(limit.p99_ms),
+                "answers": limit.answers,
+            }
+        )
+
+    return {"firstOutput": row(limits.first_output), "silence": row(limits.silence), "waitMs": limits.wait_ms}
+
+
+def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
+    """How the line of an endpoint stands, with what is in force there, as an operator may have changed it meanwhile. `meanMs`: T,
+    as it is measured, or as it was guessed; `perSecond`: Q = C / T, or what its narrowest window lets through. C is its
+    concurrency, or where it has none the workers' slots."""
+    measured = line.mean_run_ms if line else None
+    mean_ms = measured or endpoint.mean_ms or None
+    limit, windows = endpoint.concurrency or None, endpoint.windows
+    if line:
+        limit, windows = line.limit, str(in_force("model", line.settings.values)["windows"] or "")
+    slots = limit or (line.slots if line else 0)
+    rate = per_second(slots, mean_ms, windows)
+    return {
+        "waiting": line.waiting if line else 0,
+        "running": line.running if line else 0,
+        "workers": line.workers if line else 0,
+        "limit": limit,
+        "windows": windows or None,
+        "reason": _why(line) if line else None,
+        "slots": slots,
+        "meanMs": mean_ms,
+        "measured": measured is not None,
+        "perSecond": None if rate is None else round(rate, 3),
+        "paused": line.paused if line else False,
+    }
+
+
+def _why(line: Model) -> str | None:
+    """Why nothing of an endpoint's line starts now; None where something may."""
+    if line.paused:
+        return "paused"
+    if line.unserved or (not line.workers and not line.running):
+        return "no_worker"
+    if line.upstreams and all(upstream.state == "open" for upstream in line.upstreams):
+        return "breaker_open"
+    if line.held_until_ms:
+        return "cooldown"
+    if line.next_start_ms:
+        return "throttled"
+    return next((blocked.value for blocked in line.blocked.values()), None)
+
+
+def endpoint_row(endpoint: Endpoint, line: Model) -> dict[str, Any]:
+    """What the row of an endpoint's model says besides."""
+    about = line_row(endpoint, line)
+    told = {name: about[name] for name in ("meanMs", "measured", "perSecond")}
+    return {"url": endpoint.pattern.text, "windows": about["windows"], **told}
+
+
+def model_row(
+    model: Model, limits: ModelLimits | None = None, endpoint: Endpoint | None = None
+) -> dict[str, Any]:
+    """A model as the operator's calls show it; `limits` on its silence, if it has any; the endpoint that it is, if one."""
+    settings = in_force("model", model.settings.values)
+    return {
+        "model": model.model,
+        "running": model.running,
+        "limit": settings["concurrency"],
+        "waiting": model.waiting,
+        "cost": settings["cost"],
+        "requestsPerMinute": settings["requests_per_minute"],
+        "tokensPerMinute": settings["tokens_per_minute"],
+        "windows": settings["windows"],
+        "maxRunningPerUser": settings["max_running_per_user"],
+        "maxWaitingPerUser": settings["max_waiting_per_user"],
+        "paused": settings["paused"],
+        "cooldownUntil": model.held_until_ms,
+        "nextStartAt": model.next_start_ms,
+        "meanRunMs": model.mean_run_ms,
+        "workers": model.workers,
+        "slots": model.slots,
+        "unserved": model.unserved,
+        "overrides": external(model.settings.overrides),
+        "blocked": model.blocked,
+        "configured": model.configured,
+        "upstreams": [
+            {
+                "upstream": upstream.upstream,
+                "workers": upstream.workers,
+                "breaker": upstream.state,
+                "forced": upstream.forced,
+                "since": upstream.since_ms,
+                "until": upstream.until_ms,
+                "openings": upstream.openings,
+                "reason": upstream.why or None,
+                "probes": upstream.probes,
+                "cooldownUntil": upstream.held_until_ms,
+            }
+            for upstream in model.upstreams
+        ],
+        "outputLimits": limits and limits_row(limits),
+        "endpoint": endpoint and endpoint_row(endpoint, model),
+    }
+
+
+def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
+    """A task as lists show it, with the times of each attempt."""
+
+    def number(field: str) -> int | None:
+        return int(float(fields[field])) if fields.get(field) else None
+
+    model = asked_model(fields) or None
+    moves = [line.split("\t") for line in fields.get("fallback_history", "").splitlines()]
+
+    def model_at(instant: int | None) -> str | None:
+        """The model that it asked for then."""
+        return next((left for left, at, _ in moves if instant is not None and int(at) > instant), model)
+
+    attempts: list[dict[str, Any]] = []
+    for entry in filter(None, fields.get("history", "").split(";")):
+        worker, granted, ended, why = entry.split("|", 3)
+        attempts.append(
+            {
+                "workerId": worker,
+                "model": model_at(int(granted)),
+                "grantedAt": int(granted),
+                "endedAt": int(ended),
+                "outcome": why,
+            }
+        )
+    if attempts and attempts[-1]["grantedAt"] == number(
+        "granted_at"
+    ):  # it is in the history, and there was no other
+        attempts[-1]["firstOutputAt"] = number("first_output_at")
+    elif fields.get("granted_at"):
+        attempts.append(
+            {
+                "workerId": fields.get("worker", ""),
+                "model": model_at(number("granted_at")),
+                "grantedAt": number("granted_at"),
+                "firstOutputAt": number("first_output_at"),
+                "endedAt": number("ended_at"),
+                "outcome": fields["state"] if fields["state"] in TERMINAL else None,
+            }
+        )
+    return {
+        "taskId": task_id,
+        "status": fields["state"],
+        "model": model,
+        "requestedModel": fields.get("route") or None,
+        "moves": [{"model": left, "at": int(at), "reason": why} for left, at, why in moves],
+        "repaired": fields.get("repair", "")[:1] == "2",
+        **_of_chain(fields),
+        "queue": fields.get("queue"),
+        "user": fields.get("user"),
+        "key": fields.get("key_id") or None,
+        "type": fields.get("type"),
+        "code": fields.get("code") or None,
+        "category": category_of(fields.get("code", "")) or None,
+        "requestId": fields.get("request_id") or None,
+        "enqueuedAt": number("enqueued_at"),
+        "startedAt": number("granted_at"),
+        "firstOutputAt": number("first_output_at"),
+        "endedAt": number("ended_at"),
+        "attempt": number("attempt"),
+        "attempts": attempts,
+    }
+
+
+def _of_chain(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Which stage of a chain a task is in and since when, or which part of one it is, and of which chain."""
+    if not fields.get("stage"):
+        return dict.fromkeys(("stage", "stageIndex", "part", "chain", "stageAt"))
+    (index, name), part = read_stage(fields["stage"])
+    since = fields.get("stage_entered_at") or fields.get("enqueued_at")
+    about = {
+        "stage": name,
+        "stageIndex": index,
+        "part": part if part >= 0 else None,
+        "chain": fields.get("chain"),
+    }
+    return about | {"stageAt": int(float(since)) if since else None}
+
+
+def worker_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker with its first models: thousands of workers may offer 256 long names each."""
+    told = row["models"][:MAX_MODELS]
+    info = {name: about for name, about in row.get("modelInfo", {}).items() if name in told}
+    return {**row, "models": told, "moreModels": len(row["models"]) - len(told), "modelInfo": info}
