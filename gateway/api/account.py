@@ -12,7 +12,7 @@ from fairlane.gateway.tasks.limits import limit_fields
 router = keyed_router("account")
 
 
-@router.get("/api/me", **described("caller.get", "Get the caller of this request", Account))
+@router.get("/api/me", **described("me.get", "Get the caller of this request", Account))
 async def caller(request: Framed, caller: CallerDep) -> Response:
     """Return the user, tier and key that this request counts for.
 

@@ -42,7 +42,7 @@ async def audit(
     "/api/admin/rejections",
     **described("admin.rejections.list", "List rejected calls", listed("rejections", Rejection)),
 )
-async def refused(
+async def rejections(
     operator: OperatorDep,
     caller: CallerDep,
     key: Filter = "",

@@ -14,7 +14,7 @@ TEXT = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "applica
 
 @router.get(
     "/metrics",
-    **described("metrics", "Get the metrics for Prometheus", content=TEXT, response_class=Response),
+    **described("metrics.get", "Get the metrics for Prometheus", content=TEXT, response_class=Response),
 )
 async def metrics(scrape: ScrapeDep, request: RequestDep) -> Response:
     """Return the metrics of all processes of this gateway. While Redis or the database is down, theirs are missing."""

@@ -70,7 +70,7 @@ TIME = r"^[0-9]{0,15}$"
 
 @router.get(
     "/api/admin/overview",
-    **described("admin.state", "Get the state of queues, models, workers and replicas", OBJECT),
+    **described("admin.overview.get", "Get the state of queues, models, workers and replicas", OBJECT),
 )
 async def state(operator: OperatorDep, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
     """Return queues, models, workers, counts, replicas, and the newest tasks. Members: docs/operating.md."""
@@ -110,7 +110,7 @@ class OverviewStream(Response):
 @router.get(
     "/api/admin/events",
     **described(
-        "admin.feed",
+        "admin.overview.stream",
         "Stream the state",
         content={"text/event-stream": {"schema": STRING}},
         response_class=OverviewStream,
@@ -126,7 +126,7 @@ async def feed(operator: OperatorDep, framed: Framed, request: RequestDep) -> Re
 
 
 @router.get(
-    "/api/admin/timeseries", **described("admin.history", "Get rates and latencies over time", OBJECT)
+    "/api/admin/timeseries", **described("admin.timeseries.get", "Get rates and latencies over time", OBJECT)
 )
 async def history(operator: OperatorDep) -> Response:
     """Return the last hour of all replicas, in buckets of 10 s and as a whole (`total`). The newest bucket ends at `until`.

@@ -58,7 +58,7 @@ async def _filters(
     return given({**whose, "status": status, "code": code, "category": category, "route": route})
 
 
-TheFilters = Annotated[dict[str, str], Depends(_filters)]
+FiltersDep = Annotated[dict[str, str], Depends(_filters)]
 
 
 def given(filters: dict[str, str]) -> dict[str, str]:

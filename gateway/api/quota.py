@@ -42,9 +42,9 @@ After = Annotated[str, Query(max_length=300, pattern=PLAIN), Plain]
 
 @router.get(
     "/api/admin/balances",
-    **described("admin.quota.list", "List balances", listed("rows", QuotaShown, now=INTEGER)),
+    **described("admin.balances.list", "List balances", listed("rows", QuotaShown, now=INTEGER)),
 )
-async def standings(
+async def balances(
     operator: OperatorDep,
     key: KeyId = "",
     user: User = "",
@@ -65,7 +65,7 @@ async def standings(
 @router.post(
     "/api/admin/balances/grants",
     **described(
-        "admin.quota.grant",
+        "admin.balances.grant",
         "Grant credits",
         QuotaGranted,
         body=NewGrant,
@@ -86,7 +86,7 @@ async def grant(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Respon
 @router.get(
     "/api/admin/balances/ledger",
     **described(
-        "admin.quota.ledger", "List ledger entries", listed("rows", LedgerEntry, now=INTEGER), content=CSV
+        "admin.balances.ledger", "List ledger entries", listed("rows", LedgerEntry, now=INTEGER), content=CSV
     ),
 )
 async def ledger(

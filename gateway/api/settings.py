@@ -11,7 +11,7 @@ from fairlane.gateway.api.schemas import OBJECT
 router = keyed_router("operators")
 
 
-@router.get("/api/admin/settings", **described("admin.settings", "List settings", OBJECT))
+@router.get("/api/admin/settings", **described("admin.settings.list", "List settings", OBJECT))
 async def settings(
     operator: OperatorDep, name: Filter = "", changed: Annotated[bool, Query()] = False
 ) -> Response:

@@ -8,7 +8,7 @@ from fastapi import Query, Response
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.dependencies import CallerDep, RequestDep, UsageDep, answer, described, keyed_router
 from fairlane.gateway.api.operator_schemas import UsageReport, UsedTask
-from fairlane.gateway.api.queries import PLAIN, Count, Filter, Plain, Since, TheFilters, Until, between, given
+from fairlane.gateway.api.queries import PLAIN, Count, Filter, FiltersDep, Plain, Since, Until, between, given
 from fairlane.gateway.api.schemas import INTEGER, listed
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.calls.http import Request
@@ -34,12 +34,12 @@ MAX_TASKS = 1000
 By = Annotated[str, Query(description=f"One to three of {', '.join(DIMENSIONS)}, with commas between.")]
 
 
-@router.get("/api/admin/usage", **described("admin.usage", "Get a usage report", UsageReport, content=CSV))
+@router.get("/api/admin/usage", **described("admin.usage.get", "Get usage", UsageReport, content=CSV))
 async def usage(
     usage: UsageDep,
     caller: CallerDep,
     request: RequestDep,
-    filters: TheFilters,
+    filters: FiltersDep,
     by: By = "model",
     since: Since = "",
     until: Until = "",
@@ -65,7 +65,7 @@ async def tasks(
     usage: UsageDep,
     caller: CallerDep,
     request: RequestDep,
-    filters: TheFilters,
+    filters: FiltersDep,
     since: Since = "",
     until: Until = "",
     task: Filter = "",
@@ -85,7 +85,7 @@ async def tasks(
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 
 
-@own.get("/api/usage", **described("usage", "Get your own usage", UsageReport, content=CSV))
+@own.get("/api/usage", **described("usage.get", "Get your own usage", UsageReport, content=CSV))
 async def own_usage(
     usage: UsageDep,
     caller: CallerDep,

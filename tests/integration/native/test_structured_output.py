@@ -245,7 +245,7 @@ async def test_an_answer_that_nobody_had_time_for_may_be_asked_for_again(
             await worker.answer(await worker.take(), message(GOOD))
             answer = await call
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NOT_CHECKED")
-            assert "nobody had the time" in answer.json()["error"]["message"]
+            assert "not checked in time" in answer.json()["error"]["message"]
             assert answer.headers["retry-after"]
             assert "x-should-retry" not in answer.headers
             async with talk.events("/api/openai", json={**asked(), "stream": True}) as reader:
