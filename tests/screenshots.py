@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from playwright.async_api import Page, expect
 from tests.integration.native.keys import key, secret
-from tests.integration.web.conftest import DEADLINE_MS, PHONE
+from tests.integration.web.conftest import DEADLINE_MS
 from tests.support.browser import chromium
 from tests.support.rawworkers import RawWorker
 from tests.support.records import entry
@@ -35,7 +35,6 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
-    "narrow": {"viewport": PHONE, "color_scheme": "light"},
 }
 MODEL = "deepseek-chat"
 ANSWER = """\

@@ -19,7 +19,7 @@ MAX_MODELS = 8
 
 
 def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
-    """A queue as the operator's calls show it."""
+    """Return a queue as operators see it."""
     settings = in_force("queue", queue.settings.values)
     return {
         "queue": queue.queue,
@@ -43,7 +43,7 @@ def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
 
 
 def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
-    """What a replica tells of itself: null for one that has not told it yet."""
+    """Return what a replica reports about itself: nulls until it has reported."""
     if where is None:
         return dict.fromkeys(("host", "pid", "version", "startedAt", "keysHash", "routesHash", "reloadError"))
     refused = where.reload_error
@@ -59,14 +59,14 @@ def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
 
 
 def configuration_row(own: Configuration | None, in_force: Configuration | None) -> dict[str, Any] | None:
-    """What a replica was configured with, of which only the newest one holds; None where that is not known."""
+    """Return a replica's configuration of queues and models; only the newest one is in effect. None if it is unknown."""
     if own is None or in_force is None:
         return None
     return {"hash": own.hash, "modifiedAt": own.modified_ms, "inForce": own.hash == in_force.hash}
 
 
 def limits_row(limits: ModelLimits) -> dict[str, Any]:
-    """The limits of a model on its silence, as they hold now at this replica, and why."""
+    """Return a model's time limits for output, as this replica applies them now, and the reason."""
 
     def row(limit: InForce | None) -> dict[str, Any] | None:
         return (
@@ -111,7 +111,7 @@ def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
 
 
 def _why(line: Model) -> str | None:
-    """Why nothing of an endpoint's line starts now; None where something may."""
+    """Return why no request of an endpoint can start now; None if one can."""
     if line.paused:
         return "paused"
     if line.unserved or (not line.workers and not line.running):
@@ -126,7 +126,7 @@ def _why(line: Model) -> str | None:
 
 
 def endpoint_row(endpoint: Endpoint, line: Model) -> dict[str, Any]:
-    """What the row of an endpoint's model says besides."""
+    """Return the additional fields of an endpoint's model."""
     about = line_row(endpoint, line)
     told = {name: about[name] for name in ("meanMs", "measured", "perSecond")}
     return {"url": endpoint.pattern.text, "windows": about["windows"], **told}
@@ -179,7 +179,7 @@ def model_row(
 
 
 def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
-    """A task as lists show it, with the times of each attempt."""
+    """Return a task as lists show it, with the times of each attempt."""
 
     def number(field: str) -> int | None:
         return int(float(fields[field])) if fields.get(field) else None

@@ -23,14 +23,14 @@ FILTERS = {
 STATES = frozenset(state.value for state in State)
 LOOK_AT = 250
 MAX_CALLS = 40
-"""A search looks at LOOK_AT tasks at a time, so that the store answers others between, and goes through all that are kept."""
+"""A search reads LOOK_AT tasks at a time, so that Redis serves others in between, and reads all recent tasks."""
 
 
 async def search(
     scheduler: Scheduler, wanted: Mapping[str, str], after: str, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """At most `limit` tasks behind `after` whose record has the `wanted` fields, newest first; and behind which to go on, None at
-    the end. Raises StoreError."""
+    """Return at most `limit` tasks after `after` whose record has the `wanted` fields, newest first, and the cursor of the next
+    page (None at the end). Raise StoreError."""
     source: Literal["running", "recent"] = "running" if wanted.get("state") == State.EXECUTING else "recent"
     rows: list[dict[str, Any]] = []
     for _ in range(MAX_CALLS):
@@ -44,7 +44,7 @@ async def search(
 
 
 def _permit(record: Record) -> dict[str, int | None] | None:
-    """Until when the permit that is out may be used, or holds its place, and when it was used; never the permit itself."""
+    """Return until when the issued permit can be used or keeps its slot, and when it was used; never the permit itself."""
     used_ms = record.permit_used_ms
     if used_ms is None:
         return None
@@ -52,7 +52,7 @@ def _permit(record: Record) -> dict[str, int | None] | None:
 
 
 def describe(task_id: str, record: Record) -> dict[str, Any]:
-    """Everything of a task but its payload and output."""
+    """Return everything of a task except payload and output."""
     fields = record.fields
 
     def number(field: str) -> int | None:

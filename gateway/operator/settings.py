@@ -22,8 +22,8 @@ from fairlane.queues.rules import Kind, Value, settings_of
 Values = dict[str, Value]
 
 PAUSED = "paused"
-"""Nothing of a paused queue or model begins; what runs goes on. Cannot be configured: a gateway that starts paused is a
-riddle."""
+"""No task of a paused queue or model starts; running tasks continue. Not in the configuration, so that no gateway starts
+paused."""
 
 ENTRY: Mapping[Kind, type[BaseModel]] = {"queue": QueueSettings, "model": ModelSettings}
 

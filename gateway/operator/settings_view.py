@@ -218,7 +218,7 @@ def overrides_now(monitor: OverrideMonitor, current: Current) -> ReadLayer:
 
 
 class EffectiveSettings:
-    """Who lets something else be changed while running hands in one more of `layers`; what it gives lies over the others."""
+    """Reads the settings in effect. Each of `layers` overrides the ones before."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class EffectiveSettings:
 
 
 HASHES: Mapping[str, str] = {"keys": "keys_hash", "routes": "routes_hash", "others": "settings_hash"}
-"""What replicas are compared in, by the hash that tells it; and `queues and models`."""
+"""The compared parts of the configuration, by their hash; in addition to `queues and models`."""
 
 
 def differences(
@@ -310,7 +310,7 @@ def differences(
     brought: Configuration | None,
     it_brought: Configuration | None,
 ) -> list[str]:
-    """In what another replica is configured otherwise, as far as both tell. Pure."""
+    """Return the parts in which another replica's configuration differs, as far as both report them. Pure."""
     found = []
     for what, field in HASHES.items():
         one, other = getattr(mine, field), getattr(its, field) if its else ""

@@ -1,7 +1,7 @@
 """Endpoints that are added while gateways run, in the memory of each process.
 
-It looks at the version of all endpoints a few times a second and reads them when it has moved. So a change holds everywhere
-within a second, whatever message is lost; where it was made, at once. While the database is away they stay as they were.
+It checks the version of all endpoints a few times a second and reads them if it has changed. So a change applies everywhere
+within a second, without messages between replicas, and immediately where it was made. They stay if the database is unavailable.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ class EndpointMonitor:
     """See the module. `start` it, `close` it."""
 
     def __init__(self, store: EndpointStore, take: Callable[[StoredEndpoints], Awaitable[None]]) -> None:
-        """`take`: hears all of them, whenever one has changed, and lets them hold here."""
+        """`take`: applies all endpoints here, whenever one has changed."""
         self._store = store
         self._take = take
         self.known = StoredEndpoints()
-        """As they hold here."""
+        """The endpoints that this process applies."""
         self._turn = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
 
