@@ -101,6 +101,36 @@ def test_the_reported_remainder_is_that_of_the_tighter_limit(world: World) -> No
     assert standing.requests == Remaining(3, 0, DAY)
 
 
+@pytest.mark.parametrize("limit", [1, 1000, 8_000_000])
+def test_a_wrong_usage_report_blocks_a_user_for_two_periods_at_most(world: World, limit: int) -> None:
+    callers = Callers(world, users={"tokens_per_minute": limit}, tokens_per_day=limit)
+    grants = []
+    for _ in range(3):
+        world.advance(2 * DAY)
+        callers.pool.offer("m", hold_ms=1000 * DAY)
+        answer = callers.submit(want=1, estimated_input=1, max_output=1)
+        assert isinstance(answer, Submitted), "after two periods"
+        grants = answer.grants
+        callers.pool.finish(grants[0], used=(4_194_304, 4_194_304))
+        answer = refused(callers.submit(estimated_input=limit))
+        assert answer.retry_ms <= 2 * DAY
+        assert answer.rate_limits is not None
+        assert answer.rate_limits.tokens is not None
+        assert answer.rate_limits.tokens.reset_ms <= 2 * DAY
+
+
+def test_unused_tokens_come_back_as_far_as_time_has_not_brought_them_back(world: World) -> None:
+    callers = Callers(world, tokens_per_minute=6000)
+    callers.submit(estimated_input=1000, max_output=2000)
+    (grant,) = callers.pool.take()
+    world.advance(20_000)
+    assert callers.left() == {"tokens_per_minute": 5000}, "2,000 of the 3,000 are back"
+    callers.submit(estimated_input=1000, max_output=1000)
+    assert callers.left() == {"tokens_per_minute": 3000}
+    callers.pool.finish(grant, used=(0, 500))
+    assert callers.left() == {"tokens_per_minute": 4000}, "1,000 come back, not the 2,500 that it did not use"
+
+
 @pytest.mark.parametrize(
     "how", ["cancelled", "waited too long", "out of time", "its readers left", "worker lost"]
 )

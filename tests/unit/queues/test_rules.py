@@ -8,7 +8,33 @@ from tests.support.audit import audit
 from tests.support.direct import Subscription, World
 from tests.support.pool import Pool
 
+from fairlane.queues.tasks import Grant
+
 # ---- pause ----------
+
+
+def backlog(pool: Pool, queue: str, number: int, *, user: str = "", model: str = "m") -> list[str]:
+    """`number` waiting tasks of a queue, of one user each unless `user` is given. They ask for what `serve` says they use."""
+    ids = [f"{queue}{model}{user}{n:03d}" for n in range(number)]
+    for task in ids:
+        pool.submit(task, model, queue=queue, user=user or task, max_output=128)
+    return ids
+
+
+def queues_of(grants: list[Grant]) -> list[str]:
+    return [grant.queue for grant in grants]
+
+
+def serve(pool: Pool, running: list[Grant], number: int, used: tuple[int, int] = (0, 128)) -> list[Grant]:
+    """`number` times: the oldest of `running` ends and the next starts. Returns what was started."""
+    started = []
+    for _ in range(number):
+        grant = running.pop(0)
+        pool.world.advance(10)
+        finished = pool.finish(grant, used=used, want=1)
+        running.extend(finished.grants)
+        started.extend(finished.grants)
+    return started
 
 
 def test_a_paused_queue_starts_nothing_and_others_go_on(world: World) -> None:
@@ -88,6 +114,73 @@ def test_a_freed_slot_lets_its_queue_start_on_another_model_immediately(
     assert hears.drain() == []
     pool.finish(grant, want=1)
     assert hears.drain() == [b"wake\nm2"]
+
+
+def test_a_paused_queue_saves_no_turns(world: World) -> None:
+    """Two queues of one weight; one is paused for a while. Resumed, it gets half, not everything."""
+    pool = Pool(world, limit=1)
+    pool.set_queue("paid", weight=1.0)
+    backlog(pool, "paid", 60)
+    backlog(pool, "free", 120)
+    running = pool.take()
+    serve(pool, running, 10)
+    pool.set_queue("paid", paused=True)
+    assert set(queues_of(serve(pool, running, 40)[1:])) == {"free"}
+    pool.set_queue("paid", paused=None)
+    after = queues_of(serve(pool, running, 40))
+    assert 19 <= after.count("paid") <= 21
+
+
+def test_a_queue_at_its_cap_saves_no_turns(world: World) -> None:
+    pool = Pool(world, limit=4)
+    pool.set_queue("paid", weight=1.0, max_running=1)
+    backlog(pool, "paid", 80)
+    backlog(pool, "free", 160)
+    running = pool.take(want=4)
+    started = queues_of(serve(pool, running, 80))
+    assert 15 <= started.count("paid") <= 25, "one slot of four"
+    pool.set_queue("paid", max_running=None)
+    after = queues_of(serve(pool, running, 40))
+    assert 18 <= after.count("paid") <= 24
+
+
+def test_a_queue_whose_slots_are_on_another_model_saves_no_turns(world: World) -> None:
+    pool = Pool(world, limit=4)
+    pool.offer("m", "m2")
+    pool.set_queue("paid", weight=1.0, max_running=3)
+    backlog(pool, "paid", 3, model="m2")
+    elsewhere = pool.take("m2", want=3)
+    backlog(pool, "paid", 80)
+    backlog(pool, "free", 160)
+    running = pool.take(want=4)
+    assert set(queues_of(serve(pool, running, 40))) == {"free"}
+    for grant in elsewhere:
+        pool.finish(grant)
+    assert 18 <= queues_of(serve(pool, running, 40)).count("paid") <= 22
+
+
+def test_a_queue_does_not_pay_later_for_its_reserve(world: World) -> None:
+    """By its weight `free` gets a fifth of the slots, by its reserve half of them."""
+    pool = Pool(world, limit=4)
+    pool.set_queue("free", reserved=2)
+    backlog(pool, "free", 60)
+    backlog(pool, "paid", 120)
+    running = pool.take(want=4)
+    assert 19 <= queues_of(serve(pool, running, 40)).count("free") <= 21
+    pool.set_queue("free", reserved=None)
+    assert 6 <= queues_of(serve(pool, running, 40)).count("free") <= 10
+
+
+def test_turns_out_of_a_reserve_push_no_other_queue_back(world: World) -> None:
+    """A third queue that comes is lifted to where the others are, not to where the reserved one is."""
+    pool = Pool(world, limit=4)
+    pool.set_queue("paid", weight=1.0, reserved=2)
+    backlog(pool, "paid", 100, user="x")
+    running = pool.take(want=4)
+    serve(pool, running, 20)
+    backlog(pool, "free", 100)
+    started = queues_of(serve(pool, running, 40))
+    assert 15 <= started.count("free") <= 25
 
 
 def test_raising_a_limit_wakes_for_every_rule(world: World, ears: Callable[[Pool], Subscription]) -> None:

@@ -102,6 +102,16 @@ def test_reporting_a_sent_request_returns_when_the_next_one_may_start(world: Wor
     assert pool.sent() == ()
 
 
+def test_a_request_counts_from_its_report_also_when_its_attempt_ends_later(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="1/1s")
+    grant = pool.run("a")
+    pool.sent(grant)
+    pool.submit("b")
+    world.advance(400)
+    assert pool.finish(grant, want=1).retry_at == (("m", 600),)
+
+
 def test_an_attempt_without_a_report_counts_until_it_has_ended(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="1/2s")
