@@ -1,4 +1,4 @@
-"""The processes of one gateway tell each other what they measured, when one of them is asked for metrics.
+"""The processes of one gateway exchange their metrics when one of them is scraped.
 
 They share a socket, so a scrape reaches any of them. That one asks the others over sockets in a private folder and shows every
 process's numbers under its own `process` label: what counts up only counts up, whichever process answers, and one that is
@@ -22,7 +22,7 @@ from fairlane.gateway.metrics.snapshot import Snapshot
 log = structlog.get_logger("fairlane.gateway")
 
 PATIENCE_S = 2.0
-"""One that has not answered by then is left out: it has nothing to say, or its event loop does not turn."""
+"""A process that has not answered by then is left out: it has ended, or its event loop is blocked."""
 
 _snapshots = msgspec.json.Decoder(Snapshot)
 

@@ -33,14 +33,14 @@ from fairlane.queues.scheduler import Scheduler
 MAX_KEYS = 100_000
 """Those included that are over: all are held in memory, by each process."""
 MAX_SECRETS = 10
-"""Of a key, valid at the same time; and as many that are not any more, by which what was begun goes on for a day."""
+"""Valid secrets of a key, and as many expired ones, which what they began can use for a day."""
 DAY_MS = 86_400_000
 YEAR_MS = 366 * DAY_MS
 END_S = 5.0
-"""How long an operator waits for the tasks of a key to be cancelled; the rest goes on behind."""
+"""How long a call waits for the tasks of a key to be cancelled; the rest continues in the background."""
 
 PARTS = {name: part for name, field in CallerKey.model_fields.items() if (part := part_of(field))}
-"""Settings of which a change says only what becomes otherwise, and what they hold."""
+"""Settings with parts, of which a change has only the changed ones."""
 
 Expires = Annotated[int, Field(ge=1, le=253_402_300_799_999, description="ms since 1970; null: never")]
 _DATABASE, _CONFIGURATION = "database", "configuration"
@@ -116,7 +116,7 @@ class KeyAdmin:
         tasks: KeyTasks,
         scheduler: Scheduler,
     ) -> None:
-        """`key_cache`: hears of a change here at once, and knows the keys while the database is away."""
+        """`key_cache`: applies a change here immediately, and has the keys while the database is unavailable."""
         self._store = store
         self._key_cache = key_cache
         self._current = current
@@ -235,7 +235,7 @@ class KeyAdmin:
     # ---- changes ----------
 
     async def create(self, fields: Mapping[str, Any], caller: Caller, actor: Actor) -> dict[str, Any]:
-        """A new key, and its secret, told this once. The first one of an open gateway closes it, and must be an admin's."""
+        """Create a key, and return its secret, this once. The first key of an open gateway closes it and must be an admin's."""
         wanted = read_body(NewKey, fields)
         kind: Kind = getattr(wanted, "kind", None) or "caller"
         key_id = (
@@ -308,7 +308,7 @@ class KeyAdmin:
     async def rotate(
         self, key_id: str, fields: Mapping[str, Any], caller: Caller, actor: Actor
     ) -> dict[str, Any]:
-        """Another secret, told this once. Those before stay valid for a time."""
+        """Create another secret, returned this once. Earlier ones stay valid for a time."""
         keep_ms = read_body(Rotation, fields).keepMs
         keep_ms = DAY_MS if keep_ms is None else keep_ms
         async with self._changing(caller) as change:
@@ -455,7 +455,7 @@ class KeyAdmin:
         return merged, note, expires
 
     async def _done(self, key_id: str) -> dict[str, Any]:
-        """Let a change hold here at once; the key as it is now."""
+        """Apply a change here immediately. Return the key as it is now."""
         with contextlib.suppress(DatabaseUnavailable):  # it is made, and the next look finds it
             await self._key_cache.read()
         key = await self._store.get(key_id)
@@ -475,7 +475,7 @@ class KeyAdmin:
 
 
 def _without_use(key: StoredKey) -> StoredKey:
-    """A key of which nobody knows when it was used last."""
+    """Return the row of a key whose last use is unknown."""
     return replace(key, last_used_ms=None)
 
 
@@ -485,7 +485,7 @@ def _would_be_admins(key_id: str, settings: Mapping[str, Any]) -> bool:
 
 
 def _said(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What the audit record tells of a key."""
+    """Return a key as the audit log shows it."""
     return {"kind": row["kind"], **row["settings"], "note": row["note"], "expires": row["expires"]}
 
 

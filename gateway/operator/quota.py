@@ -30,7 +30,7 @@ _Credits = Annotated[
 
 
 class NewGrant(BaseModel):
-    """Credits for a key or a user, beside any budget."""
+    """Credits for a key or a user, in addition to any budget."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -38,7 +38,7 @@ class NewGrant(BaseModel):
     user: str | None = Field(
         None, description="one of a delegating key's, as the task list names it: `site/ann`"
     )
-    credits: _Credits = Field(description="at most 6 decimals; less than 0 takes back")
+    credits: _Credits = Field(description="at most 6 decimals; less than 0 removes credits")
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")] | None = Field(
         None,
         description="yours, such as the number of an invoice: the same once more grants nothing; made if not given",
@@ -47,7 +47,7 @@ class NewGrant(BaseModel):
 
 
 class Subject(NamedTuple):
-    """Who pays: a key, or a user of a delegating one."""
+    """The payer: a key, or a user of a delegating key."""
 
     key_id: str
     user: str = ""
@@ -65,12 +65,12 @@ class Subject(NamedTuple):
 
     @property
     def shown(self) -> dict[str, Any]:
-        """As callers are told of it."""
+        """The balance as clients see it."""
         return {"of": "user" if self.user else "key", "key": self.key_id, "user": self.user or None}
 
 
 def read_subject(key: str | None, user: str | None) -> Subject | None:
-    """Whom a call names. Raises ApiError(400)."""
+    """Return the payer that a call names. Raise ApiError(400)."""
     if key and user:
         raise bad_request("name a key or a user, not both", "user")
     if key:
@@ -159,7 +159,7 @@ class QuotaAdmin:
     async def ledger(
         self, wanted: Subject | None, kind: str, since: int, until: int, after: str, limit: int
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Rows of the ledger, the newest first, and the `after` that goes on."""
+        """Return ledger rows, the newest first, and the cursor of the next page."""
         name = wanted.name if wanted else None
         page = await self._balances.ledger_page(name, after, limit, kind=kind, since=since, until=until)
         return [_row(row) for row in page.rows], page.next or None
@@ -184,7 +184,7 @@ class QuotaAdmin:
         """Why what is granted may be of no use."""
         who = self._current.callers.of_key(subject.key_id)
         if who is None:
-            return [f"The key {subject.key_id} is not valid: nobody can use what was granted"]
+            return [f"The key {subject.key_id} is not valid: the credits cannot be used"]
         if who.quota is None:
             return [f"The key {subject.key_id} has no quota: its tasks cost nothing until it has one"]
         if who.quota.of_user != bool(subject.user):

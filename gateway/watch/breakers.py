@@ -1,4 +1,4 @@
-"""What becomes of breakers: a line in the log and a number in the metrics for each change, at one replica."""
+"""Logs and counts each change of a circuit breaker, at one replica."""
 
 import structlog
 

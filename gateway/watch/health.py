@@ -1,4 +1,4 @@
-"""Whether this gateway may be given traffic, and how it stands."""
+"""Whether this gateway is ready for traffic, and its gauges."""
 
 from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.connections.connections import Connections
@@ -12,7 +12,7 @@ from fairlane.workers.server.tasks.attempts import Attempts
 
 
 class Health:
-    """Looks at the parts that tell."""
+    """Reads the components that determine readiness."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Health:
         return len(self._pool)
 
     def missing(self) -> list[str]:
-        """Why the gateway should get no traffic; empty when it should."""
+        """Return the reasons why the gateway should get no traffic; [] if it is ready."""
         missing = []
         if self._lifecycle.draining:
             missing.append("the gateway is shutting down")

@@ -35,7 +35,7 @@ _MERGED = "set_headers"
 def _optional() -> dict[str, Any]:
     """The settings of an endpoint, each as the configuration has it, or null for its default."""
     fields = optional(EndpointSettings, EndpointSettings.model_fields)
-    said = "headers that each request gets; null takes one away. They are told nowhere"
+    said = "headers that each request gets; null removes one. No call returns them"
     fields[_MERGED] = (dict[str, str | None] | None, Field(None, description=said))
     return {**fields, "note": (Note | None, Field(None, description="what operators want to remember"))}
 
@@ -68,7 +68,7 @@ class EndpointAdmin:
         audit: AuditRecord,
         inspector: StoreInspector,
     ) -> None:
-        """`watch`: hears of a change here at once."""
+        """`watch`: applies a change here immediately."""
         self._store = store
         self._watch = watch
         self._current = current
@@ -104,7 +104,7 @@ class EndpointAdmin:
         return {*self._current.configured_endpoints, *self._watch.known.endpoints}
 
     async def _lines(self) -> dict[str, Model]:
-        """How the lines stand; of none while Redis is away."""
+        """Return the queues of all endpoints' models; none while Redis is unavailable."""
         with contextlib.suppress(StoreError):
             return {model.model: model for model in (await self._surveyor.recent()).models}
         return {}
@@ -136,7 +136,7 @@ class EndpointAdmin:
     # ---- changes ----------
 
     async def create(self, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
-        """A new endpoint; it holds here at once, everywhere within about a second."""
+        """Create an endpoint. It applies here immediately, everywhere within about a second."""
         name = fields.get("name")
         read_body(NewEndpoint, fields, secret=True)
         assert isinstance(name, str)
@@ -159,7 +159,7 @@ class EndpointAdmin:
         return await self._done(made, actor, "create", {}, shown(said))
 
     async def change(self, name: str, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
-        """Change what is given; null takes a setting back to its default, and a set header away. All or nothing."""
+        """Change the given settings, all or nothing; null restores a default, and removes a set header."""
         read_body(EndpointUpdate, fields, secret=True)
         if not fields:
             raise bad_request("say what becomes otherwise")
@@ -177,7 +177,7 @@ class EndpointAdmin:
         return await self._done(made, actor, "update", *split)
 
     async def remove(self, name: str, actor: Actor) -> dict[str, Any]:
-        """Take an endpoint away: nothing more is accepted for it, and what waits for it is not begun."""
+        """Delete an endpoint: no new requests are accepted, and waiting ones do not start."""
         async with self._store.changing() as change:
             _, stored = await self._stored(change, name)
             await change.remove(name)
@@ -207,7 +207,7 @@ class EndpointAdmin:
         return known, known[name]
 
     def _fitting(self, name: str, said: Mapping[str, Any], known: Mapping[str, StoredEndpoint]) -> None:
-        """Raise ApiError(400) where settings make no sense, by themselves or beside other endpoints."""
+        """Raise ApiError(400) if settings are invalid, alone or together with other endpoints."""
         try:
             settings = EndpointSettings.model_validate_json(msgspec.json.encode(said), strict=True)
         except ValidationError as error:
@@ -232,13 +232,13 @@ class EndpointAdmin:
         return {**self._row(made.name, await self._lines(), made), "notes": notes}
 
     async def _hold(self) -> None:
-        """Let what was written hold here at once."""
+        """Apply the written change here immediately."""
         with contextlib.suppress(DatabaseUnavailable):  # it is made, and the next look finds it
             await self._watch.read()
 
 
 def shown(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they may be told: of a set header only that there is one."""
+    """Return settings without the values of set headers."""
     return {
         name: dict.fromkeys(value, SET) if name == _MERGED and isinstance(value, Mapping) else value
         for name, value in said.items()

@@ -310,7 +310,7 @@ async def test_what_is_of_no_use_is_said(talk: Talk) -> None:
     (await talk.http.post("/api/admin/keys", json={"id": "gone", "quota": {}})).raise_for_status()
     (await talk.http.post("/api/admin/keys/gone/revoke", json={})).raise_for_status()
     assert (await grant(talk, key="gone", credits=1))["notes"] == [
-        "The key gone is not valid: nobody can use what was granted"
+        "The key gone is not valid: the credits cannot be used"
     ]
     assert (await row_of(talk, key="gone"))["active"] is False
 
