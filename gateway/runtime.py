@@ -135,7 +135,9 @@ class Gateway:
         self.tracer = tracer_for(settings)
         self.pages = Pages()
         self.connections = Connections(
-            connection_limit(settings.tuning.max_connections, open_files()), self.metrics
+            connection_limit(settings.tuning.max_connections, open_files()),
+            settings.max_connections_per_address,
+            self.metrics,
         )
         bodies = Bodies()
         open_answers, lifecycle = OpenAnswers(), Lifecycle()

@@ -2,6 +2,7 @@
 
 import asyncio
 import operator
+from collections import Counter
 from typing import Any
 
 import structlog
@@ -17,13 +18,16 @@ LOG_S = 60.0
 
 
 class Connections:
-    """All connections of a process. Connections beyond `max_open` are rejected; those that wait too long are closed.
+    """All connections of a process. Connections beyond the limits are rejected; those that wait too long are closed.
 
     A connection that waits has a deadline on a timer wheel with steps of TICK_S: thousands of waits need one timer.
     """
 
-    def __init__(self, max_open: int, metrics: Recorder) -> None:
+    def __init__(self, max_open: int, max_per_address: int | None, metrics: Recorder) -> None:
         self.max_open = max_open
+        self.max_per_address = max_per_address
+        self._of_address = Counter[str]()
+        """Open connections of clients; counted only if they have a limit."""
         self.open: set[Any] = set()
         """All connections, also of workers. This is the server's set: connections add and remove themselves."""
         self._metrics = metrics
@@ -32,12 +36,24 @@ class Connections:
         self._log_from = float("-inf")
         self._head_lines: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
 
-    def arrived(self, now: float) -> bool:
-        """Return whether a new connection, which is in `open`, is within the limit."""
+    def arrived(self, address: str | None, now: float) -> bool:
+        """Count a new connection, which is in `open`. Return False if it exceeds a limit; then nothing was counted."""
         if len(self.open) > self.max_open:
             self._reject(now)
             return False
+        if self.max_per_address is not None and address is not None:
+            if self._of_address[address] >= self.max_per_address:
+                self._reject(now)
+                return False
+            self._of_address[address] += 1
         return True
+
+    def left(self, address: str | None) -> None:
+        """Stop counting a connection for its address: it has closed, or is a worker's."""
+        if address is not None and address in self._of_address:
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
 
     def wait(self, connection: Any, until: float, loop: asyncio.AbstractEventLoop) -> int:
         """Call `connection.expired()` at a time of the event loop, or TICK_S later. Return the slot, for `stop_waiting`."""
@@ -63,6 +79,10 @@ class Connections:
         self._rejected += 1
         if now >= self._log_from:
             log.warning(
-                "too many connections", open=len(self.open), limit=self.max_open, rejected=self._rejected
+                "too many connections",
+                open=len(self.open),
+                limit=self.max_open,
+                per_address=self.max_per_address,
+                rejected=self._rejected,
             )
             self._rejected, self._log_from = 0, now + LOG_S

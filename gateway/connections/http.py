@@ -125,14 +125,16 @@ class HttpConnection(asyncio.Protocol):
         self.client = address_of(transport.get_extra_info("peername"))
         self.server = address_of(transport.get_extra_info("sockname"))
         self._state.connections.add(self)  # type: ignore[arg-type]
-        if self.connections.arrived(self.loop.time()):
+        if self.connections.arrived(self.client and self.client[0], self.loop.time()):
             self._wait(HEAD_S)
         else:
+            self.client = None  # it is not counted for its address
             self.transport.write(answers.TOO_MANY_CONNECTIONS)
             self.close()
 
     def _leave(self) -> None:
         self._state.connections.discard(self)
+        self.connections.left(self.client and self.client[0])
         self._wait(0)
         self._stopped = True
 

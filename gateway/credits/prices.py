@@ -2,7 +2,6 @@
 only."""
 
 import functools
-import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -52,24 +51,19 @@ def unpack(packed: str) -> Price:
 
 
 class Period(NamedTuple):
-    """The price of a model from `since` to before `until`, ms; None: as long as there is no other."""
+    """The price of a model from `since` (ms; None: always) until the model's next one begins."""
 
     model: str
     since: int | None
-    until: int | None
     price: Price
-
-    def holds(self, now_ms: float) -> bool:
-        """Return whether it is the current price."""
-        return (self.since is None or self.since <= now_ms) and (self.until is None or now_ms < self.until)
 
 
 class PriceTable:
-    """All prices. The periods of a model do not overlap."""
+    """All prices. No two of a model begin at the same time."""
 
     def __init__(self, periods: Iterable[Period] = ()) -> None:
         self._of_model: dict[str, list[Period]] = {}
-        for period in periods:
+        for period in sorted(periods, key=_begin, reverse=True):
             self._of_model.setdefault(period.model, []).append(period)
 
     def __bool__(self) -> bool:
@@ -82,19 +76,9 @@ class PriceTable:
     def own(self, name: str, now_ms: float) -> Price | None:
         """Return the price of exactly this name at an instant."""
         for period in self._of_model.get(name, ()):
-            if period.holds(now_ms):
+            if _begin(period) <= now_ms:
                 return period.price
         return None
-
-
-def overlapping(periods: Iterable[Period]) -> list[tuple[int, int]]:
-    """Periods that begin before another one of the same model is over: pairs of their places, one for each that is longer."""
-    ordered = sorted(enumerate(periods), key=lambda one: (one[1].model, _begin(one[1])))
-    found = []
-    for (place, period), (next_place, following) in itertools.pairwise(ordered):
-        if following.model == period.model and (period.until is None or _begin(following) < period.until):
-            found.append((place, next_place))
-    return found
 
 
 def _begin(period: Period) -> float:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
@@ -32,7 +32,7 @@ _SECTIONS = {
     ),
     "Bounds": (
         *("max_queue_length", "max_queued_bytes", "max_retained_bytes", "max_body_bytes", "max_output_bytes"),
-        *("max_calls_per_caller", "http_worker_slots"),
+        *("max_connections_per_address", "max_calls_per_caller", "http_worker_slots"),
     ),
     "Results and records": (
         *("task_result_ttl_ms", "idempotency_ttl_ms", "archive", "archive_ttl_ms", "usage_retention_days"),
@@ -176,7 +176,8 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is PydanticUndefined or value in (None, "") or isinstance(value, BaseModel):
         return "not set"
-    if amount := next((entry for entry in field.metadata if isinstance(entry, Amount)), None):
+    annotated = [*field.metadata, *(part for one in get_args(field.annotation) for part in get_args(one))]
+    if amount := next((entry for entry in annotated if isinstance(entry, Amount)), None):
         limits = f" ({amount.range})" if amount.most < _BEYOND_ANY_USE else ""
         return f"`{text_of(amount.unit, value)}`{limits}"
     if isinstance(value, int) and not isinstance(value, bool):

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.credits.prices import ANY_MODEL, overlapping
+from fairlane.gateway.credits.prices import ANY_MODEL
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
@@ -223,6 +223,11 @@ class Settings(BaseModel):
     max_body_bytes: Bytes = 16 * MIB
     """Size of a request body; a larger one is rejected with 413. Holds a few images in base64. Bodies of 1 MiB and more are
     decoded one at a time.
+    """
+
+    max_connections_per_address: Count | None = None
+    """Connections of clients from one address in one process; further ones are closed. Workers do not count once they have
+    connected. Not set: no limit, because behind a proxy all clients have its address; set it where clients connect directly.
     """
 
     max_calls_per_caller: Count = 1000
@@ -568,15 +573,11 @@ def unusable_endpoint(
 
 
 def _check_prices(settings: Settings, reject: Reject) -> None:
+    starts: dict[tuple[str, int | None], int] = {}
     for at, entry in enumerate(settings.prices):
-        if entry.since is not None and entry.until is not None and entry.since >= entry.until:
-            reject("until must be later than since", ("prices", at, "until"))
-    for at, other in overlapping(entry.period for entry in settings.prices):
-        reject(
-            f"two prices of {settings.prices[at].model!r} apply at the same time: end one (until) where the other begins (since)",
-            ("prices", at),
-            ("prices", other),
-        )
+        other = starts.setdefault((entry.model, entry.since), at)
+        if other != at:
+            reject(f"two prices of {entry.model!r} start at the same time", ("prices", other), ("prices", at))
 
 
 def _check_queues(settings: Settings, reject: Reject) -> None:
@@ -746,7 +747,7 @@ class Unpriced:
     """Names the models of a key without a price at an instant; empty: none."""
 
     def __init__(self, settings: Settings, now_ms: float) -> None:
-        self._priced = {entry.model for entry in settings.prices if entry.period.holds(now_ms)}
+        self._priced = {entry.model for entry in settings.prices if (entry.since or 0) <= now_ms}
         listed = self._words(set(settings.models) - self._priced)
         self._of_any = "" if ANY_MODEL in self._priced else listed or "models that are not listed"
 

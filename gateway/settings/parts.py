@@ -323,20 +323,17 @@ class _Period(SettingsPart):
 
     since: Instant | None = None
     """Start of the price, for tasks submitted from then on: `2027-01-31` (UTC), or an instant with its offset,
-    `2027-01-31T06:00:00+01:00`. Not set: always.
+    `2027-01-31T06:00:00+01:00`. It applies until the model's next price starts. Not set: always.
     """
-
-    until: Instant | None = None
-    """End of the price; the next one can start then. Not set: none."""
 
 
 class PriceSettings(Rates, _Period):
-    """The price of a model from one instant to another, in credits."""
+    """The price of a model from an instant on, in credits."""
 
     @property
     def period(self) -> Period:
         """Return when the price applies."""
-        return Period(self.model, self.since, self.until, self.of_each)
+        return Period(self.model, self.since, self.of_each)
 
 
 class CallerKey(SettingsPart):

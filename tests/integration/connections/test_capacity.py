@@ -34,6 +34,31 @@ async def test_more_connections_than_files_is_an_error_that_says_what_to_do(
     assert "Traceback" not in gateway.log
 
 
+async def test_connections_of_one_address_have_a_limit_if_it_is_set(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        talking(redis_url, tmp_path, max_connections_per_address=5) as talk,
+        talk.worker(),
+        talk.worker(),
+        contextlib.AsyncExitStack() as stack,
+    ):
+
+        def ask() -> list[bytes]:
+            clients = [stack.enter_context(Caller(talk.served.url)) for _ in range(5)]
+            assert [client.ask(HEALTH)[0] for client in clients] == [200] * 5
+            one_more = stack.enter_context(Caller(talk.served.url))
+            return [clients[0].ask(HEALTH)[1], one_more.rest()]
+
+        kept, rejected = await asyncio.to_thread(ask)
+        assert b" 200 " in kept
+        assert rejected.startswith(b"HTTP/1.1 503 ")
+        await stack.aclose()
+        await until(lambda: len(talk.served.gateway.connections.open) == 2, "the clients to be gone")
+        with Caller(talk.served.url) as client:
+            assert (await asyncio.to_thread(client.ask, HEALTH))[0] == 200
+
+
 async def test_connections_beyond_the_limit_are_rejected_until_others_close(
     redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,13 +1,7 @@
 """What a gateway takes over while it runs, and what it says of it."""
 
-import time
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
-import structlog
-
-from fairlane.gateway import current as current_module
 from fairlane.gateway.current import Current
 from fairlane.gateway.settings import Settings
 
@@ -57,25 +51,3 @@ def test_what_changed_is_named_and_what_waits_for_a_restart() -> None:
     assert current.replace(after) == {"needs_restart": ["redis_url", "drain"]}, "still"
     assert current.replace(before).get("needs_restart") is None
     assert current.replace(before) == {}
-
-
-def test_a_price_that_ends_while_nothing_is_read_again_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time()
-    until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + 3600))
-    prices = [
-        {"model": "m", "input": 1, "output": 1, "until": until},
-        {"model": "n", "input": 1, "output": 1},
-    ]
-    keys = [{"id": "app", "sha256": "1" * 64, "quota": {}}, {"id": "free", "sha256": "2" * 64}]
-    read = {"prices": prices, "keys": keys, "models": {"m": {}, "n": {}}}
-    current = Current(Settings.model_validate(read))
-    line = "a key has a quota, but no price holds now for some models: its tasks cost nothing there"
-    told = {"event": line, "log_level": "warning", "key_id": "app", "models": "m"}
-    with structlog.testing.capture_logs() as lines:
-        current.tell_unpriced()
-        current.replace(Settings.model_validate(read))
-        assert lines == [], "of those that are not listed the loading tells"
-        monkeypatch.setattr(current_module, "time", SimpleNamespace(time=lambda: now + 3601))
-        current.tell_unpriced()
-        current.tell_unpriced()
-        assert lines == [told]

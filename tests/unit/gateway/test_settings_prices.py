@@ -13,7 +13,7 @@ from fairlane.gateway.settings.flatten import flatten
 SHA = "ab" * 32
 PRICES = """
 prices:
-  - {model: deepseek-chat, until: 2027-01-01, input: 0.27, cached_input: 0.07, output: 1.1}
+  - {model: deepseek-chat, input: 0.27, cached_input: 0.07, output: 1.1}
   - {model: deepseek-chat, since: 2027-01-01, input: "0.30", output: 1, reasoning: 2.000001, request: 0.01}
   - {model: "*", since: 2026-06-01T00:00:00+02:00, input: 1000000, output: 1000000}
 """
@@ -39,9 +39,9 @@ def test_prices_of_the_file_hold_in_their_time() -> None:
     settings, warnings = load(PRICES)
     assert warnings == []
     first, second, other = (entry.period for entry in settings.prices)
-    assert first[:3] == ("deepseek-chat", None, 1_798_761_600_000)
+    assert first[:2] == ("deepseek-chat", None)
     assert first.price.id == "0.27/0.07/1.1/1.1/0"
-    assert second[:3] == ("deepseek-chat", 1_798_761_600_000, None)
+    assert second[:2] == ("deepseek-chat", 1_798_761_600_000)
     assert second.price.id == "0.3/0.3/1/2.000001/0.01"
     assert other.since == 1_780_264_800_000
     assert other.price.input == 10**12
@@ -50,8 +50,8 @@ def test_prices_of_the_file_hold_in_their_time() -> None:
 def test_they_are_shown_as_they_are_written() -> None:
     settings, _ = load(PRICES + "budget_timezone: Europe/Berlin\n")
     rows = {leaf.name: leaf.value for leaf in flatten(settings)}
-    said = [rows[f"prices[0].{name}"] for name in ("model", "since", "until", "cached_input", "request")]
-    assert said == ["deepseek-chat", None, "2027-01-01T00:00:00+00:00", 0.07, 0]
+    assert [rows[f"prices[0].{name}"] for name in ("since", "cached_input", "request")] == [None, 0.07, 0]
+    assert rows["prices[1].since"] == "2027-01-01T00:00:00+00:00"
     assert rows["budget_timezone"] == "Europe/Berlin"
     assert without_secrets(settings)["prices"][1]["reasoning"] == 2.000001
     assert Settings.model_validate(json.loads(settings.model_dump_json())).prices == settings.prices
@@ -59,7 +59,7 @@ def test_they_are_shown_as_they_are_written() -> None:
 
 NUMBER = 'should be a number of credits, such as 12.5 or "12.5"'
 DATE = "should be a date such as 2027-01-31 (UTC), or an instant such as 2027-01-31T06:00:00+01:00"
-NAMES = "model, since, until, input, cached_input, output, reasoning, request"
+NAMES = "model, since, input, cached_input, output, reasoning, request"
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,9 @@ NAMES = "model, since, until, input, cached_input, output, reasoning, request"
         ("{model: m, input: .nan, output: 1}", "prices[0].input", NUMBER + "; got nan"),
         ("{model: m, input: 100000001, output: 1}", "prices[0].input", "should be from 0 to 100000000 credits; got 100000001"),
         ("{model: m, inptu: 1, input: 1, output: 1}", "prices[0].inptu", "unknown setting; did you mean input?"),
-        ("{model: m, input: 1, output: 1, until: 2026-02-30}", "prices[0].until", DATE + "; got '2026-02-30'"),
+        ("{model: m, input: 1, output: 1, since: 2026-02-30}", "prices[0].since", DATE + "; got '2026-02-30'"),
         ("{model: m, input: 1, output: 1, since: 1960-01-01}", "prices[0].since", "should lie after 1970"),
         ("{model: m, input: 1, output: 1, since: soon}", "prices[0].since", DATE + "; got 'soon'"),
-        ("{model: m, input: 1, output: 1, since: 2027-01-01, until: 2027-01-01}", "prices[0].until",
-         "until must be later than since"),
         ("5", "prices[0]", "Input should be settings by their names: " + NAMES),
     ],
 )  # fmt: skip
@@ -85,14 +83,10 @@ def test_a_mistake_is_named_at_its_place(entry: str, place: str, sentence: str) 
     assert problems(f"prices:\n  - {entry}\n") == [f"fairlane.yaml: {place}: {sentence}"]
 
 
-def test_prices_that_overlap_are_named_both() -> None:
-    text = PRICES + "  - {model: deepseek-chat, since: 2026-12-31, until: 2027-06-01, input: 1, output: 1}\n"
-    sentence = (
-        "two prices of 'deepseek-chat' apply at the same time: end one (until) where the other begins (since)"
-    )
+def test_two_prices_that_start_at_the_same_time_are_an_error() -> None:
+    text = PRICES + "  - {model: deepseek-chat, since: 2027-01-01, input: 1, output: 1}\n"
     assert problems(text) == [
-        f"fairlane.yaml: prices[0], fairlane.yaml: prices[3]: {sentence}",
-        f"fairlane.yaml: prices[3], fairlane.yaml: prices[1]: {sentence}",
+        "fairlane.yaml: prices[1], fairlane.yaml: prices[3]: two prices of 'deepseek-chat' start at the same time"
     ]
 
 
@@ -156,6 +150,6 @@ def test_what_costs_nothing_though_somebody_is_to_pay_is_said() -> None:
     assert said('["*"]', "{model: m, input: 1, output: 1}, {model: n, input: 1, output: 1}") == sentence(
         "models that are not listed"
     )
-    assert said("[m]", "{model: m, input: 1, output: 1, until: 2020-01-01}") == sentence("m")
+    assert said("[m]", "{model: m, input: 1, output: 1, since: 2100-01-01}") == sentence("m")
     assert said("[m]", "{model: m, input: 1, output: 1}") == []
     assert said('["*"]', '{model: "*", input: 1, output: 1}') == []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.credits.prices import Period, PriceTable, overlapping, price, unpack
+from fairlane.gateway.credits.prices import Period, PriceTable, price, unpack
 
 ONE = price(1_000_000, 1_000_000, 1_000_000, 1_000_000, 0)
 TWO = price(2_000_000, 2_000_000, 2_000_000, 2_000_000, 0)
@@ -61,24 +61,15 @@ def test_cost_is_the_formula_and_less_than_scripts_can_count(
 def test_the_price_of_an_instant_is_the_models_own_else_that_of_any() -> None:
     table = PriceTable(
         [
-            Period("m", 100, 200, ONE),
-            Period("m", 200, None, TWO),
-            Period("*", None, 300, price(3, 3, 3, 3, 0)),
+            Period("m", 200, TWO),
+            Period("m", 100, ONE),
+            Period("*", None, price(3, 3, 3, 3, 0)),
+            Period("*", 300, price(0, 0, 0, 0, 0)),
         ]
     )
     found = [table.at("m", now) for now in (99, 100, 199.9, 200, 10**15)]
     assert [one and one.input for one in found] == [3, 1_000_000, 1_000_000, 2_000_000, 2_000_000]
-    assert [one and one.input for one in (table.at("other", 299), table.at("other", 300))] == [3, None]
+    assert [one and one.input for one in (table.at("other", 299), table.at("other", 300))] == [3, 0]
     assert table
     assert not PriceTable()
     assert PriceTable().at("m", 0) is None
-
-
-def test_prices_that_hold_at_the_same_time_are_found() -> None:
-    def pairs(*spans: tuple[str, int | None, int | None]) -> list[tuple[int, int]]:
-        return overlapping(Period(*span, ONE) for span in spans)
-
-    assert pairs(("m", None, 5), ("m", 5, 9), ("m", 9, None), ("n", 0, 100), ("*", None, None)) == []
-    assert pairs(("m", 5, None), ("m", None, 6)) == [(1, 0)]
-    assert pairs(("m", None, None), ("m", None, None)) == [(0, 1)]
-    assert pairs(("m", 0, 100), ("m", 10, 20), ("m", 30, 40)) == [(0, 1)]
