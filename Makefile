@@ -78,6 +78,7 @@ check: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m checks.words
 	$(BIN)/python -m checks.ratchet
 
 bench: install-dev

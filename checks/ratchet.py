@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from checks.words import PRODUCT, ROOT, findings
+from checks.words import PRODUCT, ROOT
 
 FILE = Path(__file__).parent / "ratchet.txt"
 COUNTED = (".py", ".lua", ".js", ".css", ".html", ".ts")
@@ -35,8 +35,6 @@ def count() -> Counter[str]:
             if file.suffix == ".py" and top != "tests":
                 _shapes(ast.parse(text), found)
     found["record fields shorter than three letters"] = len(short_fields())
-    for finding in set(findings()):
-        found[f"words to avoid in {finding.path.partition('/')[0]}"] += 1
     return found
 
 
@@ -83,7 +81,7 @@ def main() -> int:
     for line in sorted(grown):
         print(line)
     if grown:
-        print("Make it smaller, or edit checks/ratchet.txt and say why. Words: python -m checks.words FOLDER")
+        print("Make it smaller, or edit checks/ratchet.txt and say why.")
     return bool(grown)
 
 

@@ -1,4 +1,5 @@
-"""Words and sentence openings that the project's prose avoids; `python -m checks.words` lists each use with its place.
+"""Words and sentence openings that the project's prose avoids; `python -m checks.words` lists each use with its place, and fails
+if there is one.
 
 Read are docstrings, comments and texts of the product's Python, comments of Lua, comments and texts of JavaScript and HTML, and
 the pages of documentation without code. A text in quotation marks or backticks is a quotation and is not read.
@@ -110,8 +111,13 @@ def findings() -> Iterator[Finding]:
                 yield from wanted(str(file.relative_to(ROOT)), file.read_text())
 
 
+def main() -> int:
+    folders = tuple(sys.argv[1:]) or ("",)
+    found = sorted(finding for finding in set(findings()) if finding.path.startswith(folders))
+    for finding in found:
+        print(f"{finding.path}:{finding.line}: {finding.found!r}: {finding.instead}")
+    return bool(found)
+
+
 if __name__ == "__main__":
-    only = tuple(sys.argv[1:])
-    for finding in sorted(set(findings())):
-        if finding.path.startswith(only or ("",)):
-            print(f"{finding.path}:{finding.line}: {finding.found!r}: {finding.instead}")
+    sys.exit(main())

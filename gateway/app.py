@@ -131,7 +131,7 @@ class App(FastAPI):
             self.router.routes.extend(router.routes)
 
     def openapi(self) -> dict[str, Any]:
-        """The document of all calls, with the events of a task. Made anew: `document` keeps it."""
+        """The document of all calls, with the events of a task. Each call builds it again: `document` caches it."""
         self.openapi_schema = None
         document = super().openapi()
         for route in RAW_ROUTES:
@@ -142,20 +142,22 @@ class App(FastAPI):
         return document
 
     async def document(self) -> bytes:
-        """The same as JSON. Made once, when somebody asks first, in a thread: it takes a quarter of a second, and streams go on.
-        (Two threads that make it at the same time disturb each other's filters of warnings, too.)
+        """Return the same as JSON. The first request builds it in a thread, since this takes a quarter of a second during which
+        streams must continue. (Two threads that build it at the same time would disturb each other's warning filters.)
         """
         made = self._document
         if made is None or (
             made.done() and (made.cancelled() or made.exception() is not None)
-        ):  # or again, where it failed
+        ):  # build it again after a failure
             make = asyncio.to_thread(lambda: msgspec.json.encode(self.openapi()))
             self._document = asyncio.create_task(make, name="document")
         assert self._document is not None
-        return await asyncio.shield(self._document)  # who leaves does not end it for the others
+        return await asyncio.shield(
+            self._document
+        )  # a request that is cancelled does not cancel it for the others
 
     def build_middleware_stack(self) -> Any:
-        """Nothing but the router: failures are told in one place, `_http`, for all calls alike."""
+        """Return only the router: `_http` turns the failures of all calls into responses."""
         return AsyncExitStackMiddleware(self.router)
 
     def __call__(  # type: ignore[override]
@@ -178,11 +180,11 @@ class App(FastAPI):
         try:
             await self._begin(request)
         except ClientGone:
-            pass  # nobody reads an answer; its task was cancelled or goes on, as the caller wished
+            pass  # no client is left; its task was cancelled or continues, as the caller chose
         except AnswerCut:
-            pass  # the server cuts an answer that is not whole; its failure has its own line in the log
+            pass  # the server cuts an incomplete response; its failure has its own log line
         except Exception as error:
-            told = self._told(request, error)
+            told = self._api_error(request, error)
             if request.started:
                 raise AnswerBroken(request.id.decode()) from error
             told.__context__ = None
@@ -238,8 +240,8 @@ class App(FastAPI):
         finally:
             scope.clear()  # what FastAPI keeps there leads back to it, and would be left to the collector
 
-    def _told(self, request: Request, error: Exception) -> ApiError:
-        """A failure as the caller is told it."""
+    def _api_error(self, request: Request, error: Exception) -> ApiError:
+        """Return a failure as the error that the caller receives."""
         if isinstance(error, ApiError):
             return error
         if isinstance(error, RequestValidationError):
@@ -253,10 +255,10 @@ class App(FastAPI):
         if isinstance(error, StoreError):
             unavailable = self.gateway.store.unavailable()
             unavailable.facts = {"cause": str(error)}
-            if request.path.startswith("/api/admin/"):  # who is told why
+            if request.path.startswith("/api/admin/"):  # only operators see the reason
                 unavailable.why = self.gateway.store.trouble
             return unavailable
-        # the task, if there is one, ends by its own rules; the caller is told that we failed
+        # the task, if there is one, ends by its own rules; the caller gets a 500
         log.exception(
             "a call failed", path=request.path, method=request.method, request_id=request.id.decode()
         )
@@ -290,7 +292,7 @@ class App(FastAPI):
     async def _refuse(self, request: Request, error: ApiError) -> None:
         self._log_refusal(request, error)
         if isinstance(error, InsufficientQuota) and request.caller and not request.caller.sees_quota:
-            error = error.untold()
+            error = error.without_amounts()
         request.rate_limits = error.rate_limits or request.rate_limits
         anthropic = request.anthropic
         openai = not anthropic and speaks_openai(request.path)

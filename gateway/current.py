@@ -1,4 +1,4 @@
-"""What a gateway is configured to do now."""
+"""The configuration of a gateway that applies now."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ RELOADED = (
     "max_calls_per_caller",
     "allowed_hosts",
 )
-"""Settings that are taken over while running."""
+"""Settings that a reload applies without a restart."""
 _NAMED = {
     "keys": "keys",
     "workers": "tokens",
@@ -63,7 +63,7 @@ _NAMED = {
     "templates": "templates",
     "chains": "chains",
 }
-"""Settings that hold entries with names, and what the log calls these."""
+"""Settings with named entries, and the log's name for them."""
 
 
 def _routes_hash(settings: Settings) -> str:
@@ -92,11 +92,11 @@ _OF_A_PLACE = {
     "log_level",
     "tuning",
 }
-"""What replicas may well have each for itself."""
+"""Settings that may differ between replicas."""
 
 
 def _settings_hash(settings: Settings) -> str:
-    """Of what has no hash of its own, and should be the same on all replicas."""
+    """Return the hash of settings that should be equal on all replicas and have no hash of their own."""
     hashed = {"models", "queues", "keys", "workers", "stream_token_secret"}
     hashed |= {"routes", "templates", "chains", "endpoints"}
     said = settings.model_dump(mode="json", exclude=hashed | _OF_A_PLACE)
@@ -104,32 +104,32 @@ def _settings_hash(settings: Settings) -> str:
 
 
 def _origins(before: Settings, after: Settings) -> Origins:
-    """Who set what holds when `after` is taken over."""
+    """Return the origins of the settings that apply after a reload of `after`."""
     kept = {name: one for name, one in before.origins.of.items() if name not in RELOADED}
     taken = {name: one for name, one in after.origins.of.items() if name in RELOADED}
     return Origins(kept | taken, after.origins.file)
 
 
 class Current:
-    """The settings and the keys that hold. Both are replaced as a whole when the configuration is read again, the keys also when
-    those of the database change.
+    """The settings and keys that apply. A reload of the configuration replaces both as a whole; a change of the database's keys
+    replaces the keys.
 
-    A gateway that wants keys goes on to want them, whatever the database says later: an old backup may be brought back, from
-    before the first key.
+    A gateway that has required keys once continues to require them, even if the database has none later: an operator may restore
+    a backup from before the first key.
     """
 
     def __init__(self, settings: Settings, own: UpstreamTokens | None = None) -> None:
         self._said = settings
         self._added: Mapping[str, EndpointSettings] = {}
         self.endpoints_ms = 0
-        """When endpoints were changed while running last, ms."""
+        """Time of the last change of endpoints at run time, ms."""
         self.settings, self.endpoints = with_endpoints(settings, {})
-        """The settings, with those of the endpoints' models; and the endpoints."""
+        """The settings, including those of the endpoints' models; and the endpoints."""
         self.read = settings
-        """What was read last: some of it may wait for a restart."""
+        """The configuration that was read last; parts of it may wait for a restart."""
         self.began_ms = settings.times.read_ms
         self.since: dict[str, int] = {}
-        """When a reload changed a top-level setting last, ms, by its name."""
+        """Time of the last reload that changed a top-level setting, ms, by the setting's name."""
         self._own = own
         self._overrides: tuple[Override, ...] = ()
         self._logged_invalid: Mapping[str, str] = {}
@@ -137,15 +137,15 @@ class Current:
         self.callers = Callers(settings, own=own)
         self._stored: StoredKeys | None = None
         """None: the database has not been read."""
-        self._told: set[str] = set()
-        """Keys of which the log has said that they do not hold."""
-        self._told_unpriced = self._unpriced(settings.times.read_ms, stored=False)
-        """Of the file's keys the loading tells."""
+        self._logged_keys: set[str] = set()
+        """Ids of the database's keys that the log has named as not applied."""
+        self._logged_unpriced = self._unpriced(settings.times.read_ms, stored=False)
+        """Keys and models without a price that the log has named; loading logs those of the file."""
         self.reload_error: ReloadError | None = None
-        """The last configuration that was read and not taken over, unless a good one came after it."""
+        """The error of the last reload, unless a later one succeeded."""
 
     def replace(self, settings: Settings) -> dict[str, list[str]]:
-        """Take over keys and limits (RELOADED) of new settings; what needs a restart stays as it is. Gives their `changes`."""
+        """Apply the RELOADED settings; others need a restart and stay as they are. Return the `changes`."""
         before = self._said
         self.reload_error = None
         taken = {name: getattr(settings, name) for name in RELOADED}
@@ -157,7 +157,7 @@ class Current:
         self.read = settings
         self.settings, self.endpoints = with_endpoints(self._said, self._added)
         self._read(self.settings)
-        self._told_unpriced |= self._unpriced(settings.times.read_ms, stored=False)
+        self._logged_unpriced |= self._unpriced(settings.times.read_ms, stored=False)
         self._take(self._stored or StoredKeys())
         return changes(before, settings)
 
@@ -229,21 +229,21 @@ class Current:
             log.warning("API keys are required now")
         why = dict.fromkeys(callers.replaced, "the configuration has one of the same id")
         why |= {key_id: f"no queue has its tier {tier}" for key_id, tier in callers.without_tier.items()}
-        for key_id in why.keys() - self._told:
+        for key_id in why.keys() - self._logged_keys:
             log.warning("a key of the database is not applied", key_id=key_id, reason=why[key_id])
-        self._told = set(why)
-        self.tell_unpriced()
+        self._logged_keys = set(why)
+        self._log_unpriced()
 
-    def tell_unpriced(self) -> None:
+    def _log_unpriced(self) -> None:
         """Log the keys with a quota that pay nothing for some models now, each once."""
         found = self._unpriced(time.time() * 1000)
-        for key_id, models in sorted(found - self._told_unpriced):
+        for key_id, models in sorted(found - self._logged_unpriced):
             log.warning(
                 "a key has a quota, but no price holds now for some models: its tasks cost nothing there",
                 key_id=key_id,
                 models=models,
             )
-        self._told_unpriced = found
+        self._logged_unpriced = found
 
     def _unpriced(self, now_ms: float, *, stored: bool = True) -> set[tuple[str, str]]:
         """Ids of such keys, and their models in words; without `stored` of the file's keys alone."""

@@ -1,4 +1,4 @@
-"""What the scheduler and the dispatcher are told of the settings, and how tasks end that nobody ends. Pure."""
+"""Settings of the scheduler and the dispatcher, and the ends of tasks that neither a worker nor a client ends. Pure."""
 
 from fairlane.gateway.current import Current
 from fairlane.gateway.endpoints.payloads import worker_payload
@@ -25,13 +25,13 @@ ENDS = Ends(
     ),
 )
 TIGHTENS_BY = 4
-"""How often the tightest of adaptive limits fits into what is configured."""
+"""Ratio of a configured time limit to its tightest adaptive value."""
 TIGHTENS_MS = (2000, 20_000)
-"""The waits of new tasks between which adaptive limits tighten."""
+"""Range of new tasks' waiting times over which adaptive limits tighten."""
 
 
 def limits_of(settings: Settings) -> Limits:
-    """What holds for every task."""
+    """Return the limits that apply to every task."""
     return Limits(
         lease_ms=settings.lease_ms,
         grant_ms=settings.tuning.grant_ack_ms,
@@ -55,7 +55,7 @@ def _output_limits(model: ModelSettings) -> OutputLimits:
 
 
 def dispatch_settings(current: Current) -> DispatchSettings:
-    """What holds for those that are given to workers."""
+    """Return the settings that apply to tasks of workers."""
     settings = current.settings
     return DispatchSettings(
         endpoints=tuple(sorted(endpoint.model for endpoint in current.endpoints)),

@@ -1,8 +1,8 @@
-"""Durations as people are told them. Pure."""
+"""Durations in words for people. Pure."""
 
 
 def duration(ms: int) -> str:
-    """As Go writes it, and OpenAI: 12ms, 1.5s, 6m0s, 24h0m0s."""
+    """Return a duration in the notation of Go and OpenAI: 12ms, 1.5s, 6m0s, 24h0m0s."""
     if 0 < ms < 1000:
         return f"{ms}ms"
     minutes, rest = divmod(ms, 60_000)

@@ -1,8 +1,8 @@
-"""What a caller is told when something does not work: one tree, and how each surface tells it.
+"""Errors that callers receive: one class tree, and its form in each API.
 
-Two questions shape it: was the task accepted (then it has an id, its end is in its log, and its failure code has a row in
-fairlane.queues.failures), and is a retry sensible (then there is a Retry-After, or `x-should-retry: false` tells OpenAI's
-clients that it is not).
+Two questions shape it. Was the task accepted? Then it has an id, its event log ends with its failure, and the failure's code has
+a row in fairlane.queues.failures. Is a retry sensible? Then there is a Retry-After header; otherwise `x-should-retry: false`
+stops the retries of OpenAI's clients.
 """
 
 import math
@@ -21,12 +21,12 @@ from fairlane.streaming.views.messages import error_body as anthropic_error
 
 
 class ApiError(Exception):
-    """An answer other than success. `code` names the cause for programs; the message is a sentence for people.
+    """A response other than success. `code` names the cause for programs; the message is a sentence for people.
 
-    `retry_after_ms`: when to come again; None = do not. `param`: the field that is wrong, if it is one. `headers`: what
-    the status asks for beside. `why`: what an operator is told beside the message. `facts`: what the log says of it beside.
-    `fields`: what is wrong with each of several. `rate_limits`: what is left of the caller's limits. `longest_ms`: the longest
-    `retry_after_ms` that a header shows.
+    `retry_after_ms`: delay before a retry; None: a retry is useless. `param`: the invalid field, if there is one. `headers`:
+    additional response headers that the status requires. `why`: a reason that only operators see. `facts`: additional fields of
+    the log line. `fields`: the problem of each of several invalid fields. `rate_limits`: the rest of the caller's limits.
+    `longest_ms`: the longest `retry_after_ms` that a header shows.
     """
 
     why = ""
@@ -57,12 +57,12 @@ class ApiError(Exception):
 
 
 class ClientGone(Exception):
-    """The caller closed the connection; nobody reads the answer."""
+    """The caller closed the connection, so no response can be sent."""
 
 
 class AnswerCut(Exception):
-    """An answer has begun and says nothing of failures, such as audio or a file: its connection is cut, which is how its client
-    learns of one."""
+    """A failure after the start of a response whose format cannot carry errors, such as audio or a file. The server cuts the
+    connection, so that the client notices."""
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:
@@ -74,7 +74,7 @@ def too_large(limit: int) -> ApiError:
 
 
 def too_large_encoded(limit: int, size: int) -> ApiError:
-    """A form that would be too large a payload."""
+    """Return the error of a form whose payload would be too large."""
     sentence = f"The form takes {size} bytes as JSON with base64 files; the limit is {limit} bytes"
     return ApiError(413, "BODY_TOO_LARGE", sentence)
 
@@ -106,14 +106,14 @@ _FEATURES = {
     "evals": "evals",
     "skills": "skills",
 }
-"""What clients of OpenAI's API may look for and is not here, by the first part of the path behind /v1."""
+"""Features of OpenAI's API that this gateway lacks, by the first part of the path behind /v1."""
 
 ABSENT = {"/v1/responses/compact", "/v1/responses/input_tokens"}
-"""Calls of OpenAI's that are not here, though their paths look like that of one response."""
+"""Calls of OpenAI's API that this gateway lacks although their paths look like that of one response."""
 
 
 def wrong_method(method: str, path: str, methods: Sequence[str]) -> ApiError:
-    """A call that is here, by other methods alone."""
+    """Return the error of a path that exists, but only for other methods."""
     sentence = f"Use {' or '.join(methods)} for this path"
     if (method, path) == ("GET", "/v1/chat/completions"):
         sentence += (
@@ -123,8 +123,8 @@ def wrong_method(method: str, path: str, methods: Sequence[str]) -> ApiError:
 
 
 def no_such_path(method: str, path: str) -> ApiError:
-    """A path that is none. Where it ends as a call of OpenAI's does, the client's base URL is wrong, and the answer says so; else
-    it says what there is instead."""
+    """Return the error of an unknown path. If it ends like a path of a provider's API, the client's base URL is wrong and the
+    message says so; otherwise the message lists what exists."""
     sentence = f"There is no {method} {path[:200]}"
     if (found := _ANTHROPIC_CALL.search(path)) and not path.startswith(("/api/", found[0])):
         sentence += f". The call is {found[0]}: the client's base URL must be the gateway's address alone"
@@ -142,15 +142,16 @@ def no_such_path(method: str, path: str) -> ApiError:
 
 
 def speaks_openai(path: str) -> bool:
-    """Whether errors at this path have OpenAI's shape: at its calls, and where its clients land with a wrong base URL."""
+    """Return whether errors at this path have OpenAI's format: at its calls, and at paths that its clients use with a wrong base
+    URL."""
     return f"{path}/".startswith("/v1/") or (
         not path.startswith("/api/") and _OPENAI_CALL.search(path) is not None
     )
 
 
 def speaks_anthropic(path: str, version: str | None) -> bool:
-    """Whether errors at this path have Anthropic's shape: at its calls, and wherever its clients land, which say so in the header
-    `anthropic-version`."""
+    """Return whether errors at this path have Anthropic's format: at its calls, and at any path below /v1 when the client sent
+    the header `anthropic-version`."""
     if path.startswith("/api/"):
         return False
     return _ANTHROPIC_PATH.search(path) is not None or (version is not None and f"{path}/".startswith("/v1/"))
@@ -164,13 +165,13 @@ def unauthorized() -> ApiError:
 
 
 def link_refused() -> ApiError:
-    """A link's token that is not genuine, or over."""
+    """Return the error of a link whose token is forged or expired."""
     sentence = "This link is invalid or has expired. Poll the task with your API key to get a new one."
     return ApiError(401, "LINK_INVALID", sentence)
 
 
 def stopping(retry_ms: int, task_id: str | None = None) -> ApiError:
-    """This gateway is going; in `retry_ms` another one takes the call, or its successor."""
+    """Return the error of a gateway that shuts down. After `retry_ms`, another replica or the successor accepts the call."""
     return ApiError(
         503,
         "GATEWAY_STOPPING",
@@ -181,13 +182,13 @@ def stopping(retry_ms: int, task_id: str | None = None) -> ApiError:
 
 
 def store_unavailable(down_ms: int) -> ApiError:
-    """The store has been away for `down_ms`: the longer it has been, the longer it is likely to stay."""
+    """Return the error of a store that has not answered for `down_ms`. A longer outage gets a longer delay."""
     return ApiError(503, "STORE_UNAVAILABLE", "Store unavailable", retry_after_ms=at_most_a_minute(down_ms))
 
 
 def database_unavailable(*, submits: bool, changes: bool) -> ApiError:
-    """The SQL database does not answer. `submits`: a task was asked for, and none goes on. `changes`: something was to be
-    written, and may be all the same."""
+    """Return the error of an SQL database that does not answer. `submits`: the request would have submitted a task; none was.
+    `changes`: the request writes to the database; it is unknown whether the write succeeded."""
     sentence = "Database unavailable"
     if submits:
         sentence += ": the request was rejected; retry later"
@@ -197,7 +198,7 @@ def database_unavailable(*, submits: bool, changes: bool) -> ApiError:
 
 
 DEFAULT_MODEL = "default"
-"""What a native call runs that names no model."""
+"""The model of a native call that names none."""
 
 
 class NoWorker(ApiError):
@@ -217,9 +218,9 @@ class NoWorker(ApiError):
 
 
 class RateLimited(ApiError):
-    """A limit of the caller's key, or of its user, is reached. `counts`: requests or tokens, as OpenAI's type of the error is.
+    """A limit of the caller's key or user is reached. `counts`: `requests` or `tokens`, as OpenAI's error type.
 
-    When a limit of a day allows the next one is known, so it is told, however long it is.
+    A limit per day has a known end, so the Retry-After header shows the whole delay, however long.
     """
 
     longest_ms = 366 * 24 * 3_600_000
@@ -231,30 +232,31 @@ class RateLimited(ApiError):
 
 
 class InsufficientQuota(ApiError):
-    """There is not enough left to pay for a task: it is of no use to try again before there is.
+    """The balance does not cover the task; a retry is useless until it does.
 
-    `needed`, `available`: micro-credits. `told`: whether the caller may know them.
+    `needed`, `available`: micro-credits. `visible`: whether the caller may see them.
     """
 
-    def __init__(self, needed: int, available: int, *, told: bool = True) -> None:
+    def __init__(self, needed: int, available: int, *, visible: bool = True) -> None:
         message = "You exceeded your current quota"
-        if told:
+        if visible:
             message += (
                 f": this task may cost {credits_of(needed):f} credits, and {credits_of(available):f} are left"
             )
         super().__init__(429, "INSUFFICIENT_QUOTA", message)
         amounts = {"needed": plain_credits(needed), "available": plain_credits(available)}
-        self.amounts = amounts if told else {}
+        self.amounts = amounts if visible else {}
 
-    def untold(self) -> "InsufficientQuota":
-        """The same, for a caller whose key's amounts are no business of theirs."""
-        refusal = InsufficientQuota(0, 0, told=False)
-        refusal.rate_limits = self.rate_limits
-        return refusal
+    def without_amounts(self) -> "InsufficientQuota":
+        """Return the same error for a caller that may not see its key's amounts."""
+        error = InsufficientQuota(0, 0, visible=False)
+        error.rate_limits = self.rate_limits
+        return error
 
 
 def model_not_found(model: str) -> ApiError:
-    """Also for a model that the caller's key does not cover: whether it exists is then not told."""
+    """Return the error of an unknown model. A model that the caller's key does not cover gets the same, so that its existence
+    stays hidden."""
     return ApiError(
         failure_row("MODEL_NOT_FOUND").native,
         "MODEL_NOT_FOUND",
@@ -264,7 +266,7 @@ def model_not_found(model: str) -> ApiError:
 
 
 def type_not_offered(model: str, makes: str, task_type: str) -> ApiError:
-    """No worker of this model takes tasks of this type. `makes`: what they would make."""
+    """Return the error of a task type that no worker of the model supports. `makes`: the outputs of that type."""
     sentence = (
         f"Model `{model}` doesn't support {makes}: none of its workers offers the task type `{task_type}`."
     )
@@ -272,12 +274,12 @@ def type_not_offered(model: str, makes: str, task_type: str) -> ApiError:
 
 
 class TaskFailed(ApiError):
-    """A task that was accepted and has failed. `category`: of its code. `retryable`: the same request may do better; False also
-    when its tries are used up. `took_ms`: how long it took, waiting included: as long again is when to come again, where the
-    status asks for it."""
+    """A task that was accepted and has failed. `category`: of its code. `retryable`: the same request may succeed later; False
+    also when its attempts are used up. `took_ms`: its duration, waiting included; also the delay before a retry, if the status
+    requires one."""
 
-    beside: Mapping[str, Any] = {}
-    """What native answers say beside: of a chain, in which stage it failed, and the results so far."""
+    chain: Mapping[str, Any] = {}
+    """Additional fields of native responses for a chain: the stage that failed and the results so far."""
 
     def __init__(
         self, failure: Failure, task_id: str, *, took_ms: int = 0, headers: Sequence[tuple[bytes, bytes]] = ()
@@ -293,13 +295,13 @@ class TaskFailed(ApiError):
 def task_failed(
     failure: Failure | None, task_id: str, *, took_ms: int = 0, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> TaskFailed:
-    """The error of a task that did not complete; without a failure it was cancelled."""
+    """Return the error of a task that did not complete; without a failure it was cancelled."""
     failure = failure or Failure("Task cancelled", CANCELLED, failure_row(CANCELLED).retry)
     return TaskFailed(failure, task_id, took_ms=took_ms, headers=headers)
 
 
 def gateway_failed(code: str, message: str, task_id: str) -> TaskFailed:
-    """The error of a task whose end its log does not tell: this gateway cannot read it, or its time is over."""
+    """Return the error of a task whose log has no end for this reader: the gateway cannot read it, or the wait timed out."""
     return TaskFailed(Failure(message, code, failure_row(code).retry), task_id)
 
 
@@ -308,19 +310,19 @@ Headers = list[tuple[bytes, bytes]]
 
 SECOND_MS = 1000
 PATIENCE_MS = 60_000
-"""The longest Retry-After that OpenAI's clients obey. Told a longer one they would come again after half a second."""
+"""The longest Retry-After that OpenAI's clients obey. They ignore a longer one and retry after half a second."""
 NO_WORKER_MS = 10_000
-"""The longest Retry-After of a call that finds no worker: its caller hears nothing while the SDK waits so long, twice."""
+"""The longest Retry-After of a call that finds no worker: the caller gets no response while its SDK waits twice this time."""
 
 
 def at_most_a_minute(retry_after_ms: int) -> int:
-    """When to come again where nobody knows: a time already spent, within 1 and 60 s."""
+    """Return the delay before a retry when the end of the problem is unknown: the time already spent, between 1 and 60 s."""
     return min(max(retry_after_ms, SECOND_MS), PATIENCE_MS)
 
 
 def retry_headers(retry_after_ms: int, longest_ms: int = ApiError.longest_ms) -> Headers:
-    """Retry-After in whole seconds, at least 1, and the exact value beside it. Beyond a minute (PATIENCE_MS) a client that
-    would not wait so long is told not to try again by itself."""
+    """Return Retry-After in whole seconds, at least 1, and the exact value as `retry-after-ms`. Above a minute (PATIENCE_MS),
+    `x-should-retry: false` stops clients that would not wait that long from retrying."""
     exact = min(max(retry_after_ms, 1), longest_ms)
     headers = [(b"retry-after", b"%d" % math.ceil(exact / 1000)), (b"retry-after-ms", b"%d" % exact)]
     if exact > PATIENCE_MS:
@@ -329,7 +331,7 @@ def retry_headers(retry_after_ms: int, longest_ms: int = ApiError.longest_ms) ->
 
 
 class Answer(NamedTuple):
-    """How one surface tells an error over HTTP; `headers` without the body's type."""
+    """An error as an HTTP response of one API; `headers` lacks the body's type."""
 
     status: int
     headers: Headers
@@ -337,14 +339,14 @@ class Answer(NamedTuple):
 
 
 def native_answer(error: ApiError) -> Answer:
-    """An error on the native calls."""
+    """Return an error in the format of the Fairlane API."""
     if isinstance(error, NoWorker) and error.unknown and error.model == DEFAULT_MODEL:
         sentence = "`model` is required: no worker serves `default`. See GET /v1/models."
         error = bad_request(sentence, "model")
     body: dict[str, object] = {"error": error.message, "code": error.code}
     if isinstance(error, TaskFailed):
         body["category"] = error.category
-        body |= error.beside
+        body |= error.chain
     if isinstance(error, NoWorker):
         body["model"] = error.model
     if error.why:
@@ -366,11 +368,11 @@ def native_answer(error: ApiError) -> Answer:
 
 
 _OPENAI_CODES = {"PREVIOUS_RESPONSE_NOT_FOUND": "previous_response_not_found"}
-"""Its own, of refusals; those of failures stand in their table."""
+"""OpenAI's codes of rejections; the table of failures has those of failures."""
 
 
 def openai_answer(error: ApiError) -> Answer:
-    """An error on OpenAI's surfaces, its body always of the same four keys."""
+    """Return an error in the format of OpenAI's API, whose body always has the same four keys."""
     error, status, retry_after_ms = _as_on_v1(error)
     kind, code = openai_kind(status), failure_row(error.code).code
     if error.code in _OPENAI_CODES:
@@ -384,13 +386,13 @@ def openai_answer(error: ApiError) -> Answer:
 
 
 _OVERLOADED = 529
-"""Anthropic's status for what is too busy."""
+"""Anthropic's status for overload."""
 _BUSY = frozenset({"QUEUE_FULL", "WAIT_TOO_LONG", "MODEL_TOO_BUSY"})
 
 
 def anthropic_answer(error: ApiError, request_id: str) -> Answer:
-    """An error on Anthropic's surface: the status and the type are Anthropic's, our code stands in `details`. The field that is
-    wrong stands before the sentence."""
+    """Return an error in the format of Anthropic's API: its status and its type, with our code in `details`. The name of an
+    invalid field precedes the message."""
     error, status, retry_after_ms = _as_on_v1(error)
     message = error.message
     if error.param is not None and status == 400 and error.param not in message:
@@ -404,8 +406,8 @@ def anthropic_answer(error: ApiError, request_id: str) -> Answer:
 
 
 def _as_on_v1(error: ApiError) -> tuple[ApiError, int, int | None]:
-    """What a client of a provider is told, by which status, and when to come again: a model that nobody knows is not found there,
-    and a task's failure has a status of its own; a 503 says when to come again."""
+    """Return the error, status and retry delay for a client of a provider's API: an unknown model is a 404 there, a failed task
+    has its own status, and a 503 has a delay."""
     if isinstance(error, NoWorker) and error.unknown:
         error = model_not_found(error.model)
     if not isinstance(error, TaskFailed):
@@ -415,7 +417,7 @@ def _as_on_v1(error: ApiError) -> tuple[ApiError, int, int | None]:
 
 
 def _headers(error: ApiError, status: int, retry_after_ms: int | None) -> Headers:
-    """What stands beside a body: whose task it is, when to come again, or that this is of no use."""
+    """Return the headers of an error: the task's id, and either the delay before a retry or that a retry is useless."""
     headers: Headers = list(error.headers)
     if error.task_id:
         headers.append((b"x-task-id", error.task_id.encode()))

@@ -3,11 +3,11 @@
 import ipaddress
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""As nearly everybody calls it: these are told without reading an address."""
+"""The usual names, recognized without parsing an address."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address, without port, means this machine only."""
+    """Return whether a host name or address, without port, means this machine only."""
     if host.lower() in LOOPBACK:
         return True
     try:

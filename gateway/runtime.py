@@ -145,7 +145,7 @@ class Gateway:
         self.calls = InFlightRequests(settings.max_calls_per_caller)
         self.authorizer = Authorizer(current, tickets, self.calls, lifecycle)
 
-        # the store, and what tells of it
+        # the store and its state
         self.link = RedisLink(
             redis_url,
             load_scripts(),
@@ -167,7 +167,7 @@ class Gateway:
         self.overrides = OverrideMonitor(override_store, self._take_overrides)
         self.scheduler.on_overrides = self.overrides.notice
         endpoint_store = EndpointStore(self.database)
-        self._hear_of_endpoints: Callable[[bool], None] = lambda _: None
+        self._endpoints_listener: Callable[[bool], None] = lambda _: None
         self.endpoints = EndpointMonitor(endpoint_store, self._take_endpoints)
         self._prepare = NewConnection(
             keys, replica, address, current, self.database, tickets, self.configuration
@@ -426,7 +426,7 @@ class Gateway:
         )
 
     async def stop(self) -> None:
-        """Let go of everything. Workers and streams have been told before, by `drain`."""
+        """Release everything. `drain` has closed workers and streams before."""
         self.health.serving = False
         self.stopping = True
         await self.operator.live.close()
@@ -461,7 +461,7 @@ class Gateway:
                 log.warning("Redis does not take the new limits yet", error=str(error))
                 await asyncio.sleep(1.0)
 
-    # ---- what parts tell each other that were made before the other ----------
+    # ---- connections between components that are created before each other ----------
 
     def _take_overrides(self, overrides: Sequence[Override]) -> None:
         self.current.take_overrides(overrides)
@@ -476,14 +476,14 @@ class Gateway:
             await self.configuration.bring()
         self._endpoints_changed()
 
-    def tell_of_endpoints(self, hear: Callable[[bool], None]) -> None:
-        """Have `hear` told whether there are endpoints that are called from here: now, and whenever they change."""
-        self._hear_of_endpoints = hear
+    def on_endpoints(self, listener: Callable[[bool], None]) -> None:
+        """Call `listener` with whether there are endpoints that are called from here: now, and whenever they change."""
+        self._endpoints_listener = listener
         self._endpoints_changed()
 
     def _endpoints_changed(self) -> None:
         self.workers.endpoints_changed()
-        self._hear_of_endpoints(len(self.current.endpoints) > 0)
+        self._endpoints_listener(len(self.current.endpoints) > 0)
 
     def _keys_changed(self, stored: StoredKeys, cut: frozenset[str]) -> None:
         self.current.take_keys(stored)
@@ -492,9 +492,9 @@ class Gateway:
             self.key_tasks.end_soon(cut)
 
     def _end_calls(self) -> None:
-        """Those of keys that are not valid any more, and the connections of workers whose tokens are not."""
+        """End calls of keys that are not valid any more, and connections of workers whose tokens are not."""
         callers = self.current.callers
-        # (whoever starts workers of our own ends them, too, when they have finished what they run)
+        # the process that starts workers of our own also ends them, when they have finished their tasks
         self.workers.check_tokens(
             lambda worker: worker if worker.id == OWN_WORKER else callers.renewed(worker.sha256)
         )
@@ -524,9 +524,10 @@ class Gateway:
         }
 
     def _drain_worker(self, worker_id: str) -> bool:
-        """Give a worker that is connected here no more tasks, and tell it to go when it is done. False: it is not connected here.
+        """Give a worker that is connected here no more tasks, and ask it to disconnect when it is done. Return False if it is not
+        connected here.
 
-        It may finish what it runs: no task may run for longer than the longest time-out.
+        It may finish its tasks: none may run for longer than the longest time-out.
         """
         return self.workers.drain_worker(worker_id, self.current.settings.max_task_timeout_ms)
 

@@ -1,4 +1,4 @@
-"""The way down of a gateway."""
+"""Shutdown of a gateway."""
 
 import asyncio
 import time
@@ -15,16 +15,16 @@ from fairlane.workers.server.sessions.socket import WorkerSocket
 
 log = structlog.get_logger("fairlane.gateway")
 
-TELL_S = 10.0
-"""How often the log says what a gateway that goes waits for."""
+LOG_S = 10.0
+"""Interval of the log lines that name what a shutdown waits for."""
 SETTLE_S = 2.0
-"""How long the ends of tasks that were not done in time may take to be written, and read here, once the drain is over."""
+"""Time after the drain for writing and reading the ends of tasks that did not finish in time."""
 FAREWELL_MS = 5000
-"""How much longer workers stay than what they run: until its end is written and streams have ended."""
+"""Time that workers stay connected after their last task, until its end is written and streams have ended."""
 
 
 class Shutdown:
-    """Takes a gateway down once, by `run`."""
+    """Shuts a gateway down once, by `run`."""
 
     def __init__(
         self,
@@ -45,24 +45,25 @@ class Shutdown:
         self._hub = hub
 
     async def run(self, drain_ms: int) -> None:
-        """No new grants, no new workers; what runs may finish within `drain_ms`, other callers are told to come back.
+        """Grant no tasks and accept no workers, let running tasks finish within `drain_ms`, ask other callers to reconnect.
 
-        What runs: tasks of workers here, and tasks elsewhere whose callers here could not read the rest elsewhere. What is not
-        done by then ends with an error if it had output, and goes back to its queue if not, before streams are told to come back.
+        Running tasks are those of workers here, and those of workers elsewhere whose callers here could not read the rest from
+        another replica. A task that is not done by then ends with an error if it had output, and returns to its queue otherwise;
+        then the remaining streams are asked to reconnect.
         """
         self._lifecycle.drain(drain_ms)
         self._dispatcher.registry.drain()
         self._workers.drain(drain_ms + FAREWELL_MS)
         self._lifecycle.peer_available = await self._replicas.another_stays()
-        self._tell("the gateway drains")
-        tell_at = time.monotonic() + TELL_S
+        self._log("the gateway drains")
+        log_at = time.monotonic() + LOG_S
         while (self._working or self._open_answers.patience) and not self._lifecycle.deadline_passed:
             self._workers.release()
             await asyncio.sleep(0.05)
-            if tell_at <= time.monotonic() and self._lifecycle.left_ms > TELL_S / 2 * 1000:
-                tell_at += TELL_S
-                self._tell("the gateway still drains")
-        self._tell(
+            if log_at <= time.monotonic() and self._lifecycle.left_ms > LOG_S / 2 * 1000:
+                log_at += LOG_S
+                self._log("the gateway still drains")
+        self._log(
             "the time to drain is over: what still runs is stopped"
             if self._working
             else "the gateway has drained"
@@ -83,8 +84,8 @@ class Shutdown:
     def _working(self) -> bool:
         return any(attempt.held for attempt in self._dispatcher.attempts.values())
 
-    def _tell(self, event: str) -> None:
-        """What a gateway that goes waits for, of which the oldest is named."""
+    def _log(self, event: str) -> None:
+        """Log what the shutdown waits for, and name the oldest of these tasks."""
         held = [attempt for attempt in self._dispatcher.attempts.values() if attempt.held]
         oldest = min(held, key=lambda attempt: attempt.started_at, default=None)
         named = {} if oldest is None else {"task_id": oldest.grant.task_id, "worker_id": oldest.worker.id}

@@ -291,7 +291,7 @@ async def _wait(tasks: Tasks, request: Request, task: TaskSpec, chain: Submissio
         return
     error = task_failed(waited.end.error, waited.task_id, headers=waited.headers)
     if chain is not None:
-        error.beside = await tasks.poll.failed_chain(waited.task_id, task.user)
+        error.chain = await tasks.poll.failed_chain(waited.task_id, task.user)
     raise error
 
 

@@ -14,7 +14,7 @@ DATABASE_GAUGES = (
     StoreGauge(
         "fairlane_batches_stalled",
         ("reason",),
-        "Batches of which no line waits or runs because lines are blocked, by the code of the reason",
+        "Batches without a waiting or running line because lines are blocked, by the code of the reason",
     ),
     StoreGauge(
         "fairlane_batch_lines_in_progress",

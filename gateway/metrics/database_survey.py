@@ -1,4 +1,4 @@
-"""What the database knows that metrics tell: batches that have not ended, files, responses that are kept."""
+"""What metrics read from the database: batches that have not ended, files, stored responses."""
 
 import asyncio
 import time
@@ -27,9 +27,9 @@ class BatchGroup(NamedTuple):
     """What lines of them wait for."""
     number: int
     still: int
-    """Those of them that are blocked, and of which no line waits or runs."""
+    """Those that are blocked and have no waiting or running line."""
     waiting: int
-    """Lines of them that are under way."""
+    """Lines of these batches that are submitted."""
     running: int
 
 
@@ -50,7 +50,7 @@ class DatabaseSurvey(NamedTuple):
 
 
 class DatabaseSurveyor:
-    """Asks. Many may ask at once: one of them does."""
+    """Reads the survey. Concurrent callers share one query."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -60,7 +60,7 @@ class DatabaseSurveyor:
         self._responses: Sums | None = None
 
     async def recent(self) -> DatabaseSurvey | None:
-        """What is known, no older than EVERY_S; None while the database is away."""
+        """Return the survey, no older than EVERY_S; None while the database is unavailable."""
         async with self._one:
             now = time.monotonic()
             if now - self._read_at >= EVERY_S:

@@ -22,10 +22,10 @@ from fairlane.queues.inspect.inspector import StoreSnapshot
 from fairlane.queues.metrics import METRICS, Metric
 
 PROCESS = "process"
-"""The label that tells the processes of one gateway apart: a number from 0."""
+"""The label of a process of one gateway: a number from 0."""
 
 PROVIDER = ("gen_ai_provider_name", "fairlane")
-"""OpenTelemetry asks for it; what stands behind the workers is theirs to say."""
+"""OpenTelemetry requires it; only workers know their provider."""
 
 
 def expose(
@@ -70,7 +70,7 @@ class _Everything(Collector):
         yield from _shared(self._survey, self._label)
         yield _flag(
             "fairlane_database_survey_success",
-            "1 when the database told what it is asked for",
+            "1 when the database answered the queries of the other metrics",
             self._of_database is not None,
         )
         if self._of_database is not None:
@@ -116,7 +116,9 @@ def _processes(snapshots: Iterable[Snapshot]) -> Iterator[Family]:
 
 def _shared(survey: StoreSnapshot | None, label: Callable[[str], str]) -> Iterator[Family]:
     yield _flag(
-        "fairlane_survey_success", "1 when Redis told what the other shared metrics say", survey is not None
+        "fairlane_survey_success",
+        "1 when Redis returned what the other shared metrics show",
+        survey is not None,
     )
     if survey is not None:
         yield from _gauges(STORE_GAUGES, rows_of(survey, label))

@@ -16,8 +16,8 @@ from fairlane.workers.server.limits.congestion import ModelLimits
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """`gauges`: what holds now in this process; `limits`: how long models may be silent, and `silences` how long they are,
-    likewise; `most_file_bytes`: what all files may take together."""
+    """`gauges`: current values of this process; `limits`: how long models may be silent; `silences`: how long they have been
+    silent; `most_file_bytes`: the limit of the total size of files."""
 
     siblings: Siblings
     recorder: Recorder
@@ -39,13 +39,13 @@ class Scrape:
         return await snapshots_of(self.siblings, self.own())
 
     async def survey(self) -> StoreSnapshot | None:
-        """What the store knows; None while it is away."""
+        """Return what the store knows; None while it is unavailable."""
         try:
             return await self.inspector.recent()
         except StoreError:
             return None
 
     async def of_database(self) -> Rows | None:
-        """What the database knows, as gauges; None while it is away."""
+        """Return what the database knows, as gauges; None while it is unavailable."""
         survey = await self.database.recent()
         return None if survey is None else rows_of(survey, self.most_file_bytes())

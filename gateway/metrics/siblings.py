@@ -1,10 +1,10 @@
 """The processes of one gateway exchange their metrics when one of them is scraped.
 
 They share a socket, so a scrape reaches any of them. That one asks the others over sockets in a private folder and shows every
-process's numbers under its own `process` label: what counts up only counts up, whichever process answers, and one that is
-started anew counts from zero under the number of the one before, as Prometheus expects of a counter. (Added together they would
-fall with every process that dies or does not answer in time, which Prometheus would take for a burst of events. Files or Redis
-would tell of another moment than the process that answers, with the same effect.)
+process's numbers under its own `process` label: a counter only rises, whichever process answers, and the counter of a restarted
+process begins at zero under the number of its predecessor, as Prometheus expects. (A sum of all processes would drop with every
+process that dies or does not answer in time, and Prometheus would count a burst of events. Values in files or Redis would be of
+another moment than those of the process that answers, with the same effect.)
 """
 
 import asyncio
@@ -89,7 +89,7 @@ async def _ask(path: Path) -> Snapshot | None:
             return _snapshots.decode(await reader.read())
     except (OSError, TimeoutError, msgspec.DecodeError) as error:
         log.warning(
-            "a process of this gateway does not tell its metrics", socket=path.name, error=repr(error)
+            "a process of this gateway does not return its metrics", socket=path.name, error=repr(error)
         )
         return None
     finally:

@@ -21,7 +21,7 @@ class StoreGauge:
 
 
 MAX_UPSTREAMS = 100
-"""Names of upstreams that are told apart: workers choose them."""
+"""Limit of upstreams with a series of their own: workers choose the names."""
 _STATES = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
 _LANE, _MODEL, _QUEUE = ("queue", "model"), ("model",), ("queue",)
 
@@ -40,7 +40,7 @@ STORE_GAUGES = (
         "fairlane_queue_service_share", _QUEUE, "Share of the cost charged over the last minutes, 0 to 1"
     ),
     StoreGauge("fairlane_queue_weight", _QUEUE, "Weight of the queue"),
-    StoreGauge("fairlane_queue_paused", _QUEUE, "1 while somebody has paused the queue"),
+    StoreGauge("fairlane_queue_paused", _QUEUE, "1 while an operator has paused the queue"),
     StoreGauge("fairlane_model_slots_used", _MODEL, "Slots taken, also by tasks that are being stopped"),
     StoreGauge("fairlane_model_slots_limit", _MODEL, "Concurrency limit, where one is set"),
     StoreGauge("fairlane_model_worker_slots", _MODEL, "Slots of the connected workers that offer the model"),
@@ -48,7 +48,7 @@ STORE_GAUGES = (
     StoreGauge(
         "fairlane_model_unserved", _MODEL, "1 while tasks wait for the model that no worker is there for", max
     ),
-    StoreGauge("fairlane_model_paused", _MODEL, "1 while somebody has paused the model", max),
+    StoreGauge("fairlane_model_paused", _MODEL, "1 while an operator has paused the model", max),
     StoreGauge(
         "fairlane_model_cooldown_seconds", _MODEL, "How much longer the provider wants no request", max
     ),
@@ -84,9 +84,7 @@ STORE_GAUGES = (
         (),
         "Gateway processes with a configuration of queues and models that is not in force: another one is newer",
     ),
-    StoreGauge(
-        "fairlane_replicas", (), "Gateway processes that have told of themselves lately, of all replicas"
-    ),
+    StoreGauge("fairlane_replicas", (), "Gateway processes of all replicas that have reported recently"),
     StoreGauge(
         "fairlane_queued_bytes",
         (),

@@ -40,7 +40,7 @@ END_S = 5.0
 """How long a call waits for the tasks of a key to be cancelled; the rest continues in the background."""
 
 PARTS = {name: part for name, field in CallerKey.model_fields.items() if (part := part_of(field))}
-"""Settings with parts, of which a change has only the changed ones."""
+"""Settings with parts; an update contains only the parts that change."""
 
 Expires = Annotated[int, Field(ge=1, le=253_402_300_799_999, description="ms since 1970; null: never")]
 _DATABASE, _CONFIGURATION = "database", "configuration"
@@ -127,9 +127,9 @@ class KeyAdmin:
     # ---- what there is ----------
 
     async def page(self, after: str, limit: int, kind: Kind | None, text: str) -> dict[str, Any]:
-        """About `limit` keys behind the id `after`, by id, of the configuration and of the database; and where to go on.
+        """Return about `limit` keys of the configuration and the database after the id `after`, by id, and the next `after`.
 
-        While the database is away, those that this replica has read (`databaseError`: why)."""
+        While the database is unavailable, these are the keys that this replica has read, and `databaseError` has the reason."""
         now, away = now_ms(), None
         rows = [
             self._configured(of, entry)
@@ -156,8 +156,9 @@ class KeyAdmin:
         return {"now": now, "keys": rows[:end], "next": more, "databaseError": away}
 
     async def show(self, key_id: str, kind: Kind | None, user: str = "") -> dict[str, Any]:
-        """A key, and what is left of its limits and of those of one of its users; where there are several keys of its id, the one
-        that holds, and a caller's first. While the database is away as this replica has read it (`databaseError`: why)."""
+        """Return a key, and the rest of its limits and of those of one of its users. Of several keys with its id, choose the
+        valid one, and a caller's key first. While the database is unavailable, the key is as this replica has read it, and
+        `databaseError` has the reason."""
         row, away = await self._find(key_id, kind)
         settings = row["settings"]
         if user and not settings.get("delegating"):
@@ -335,12 +336,12 @@ class KeyAdmin:
     async def revoke(
         self, key_id: str, fields: Mapping[str, Any], caller: Caller, actor: Actor
     ) -> dict[str, Any]:
-        """End a key for good. What is under way goes on to its end, unless `now` is said: then its calls and tasks end, too; a
-        worker's connections end anyhow. A second call makes no difference, but may say `now`."""
-        at_once = bool(read_body(Revocation, fields).now)
+        """Revoke a key permanently. Its calls and tasks continue to their end; with `now` they end immediately. A worker's
+        connections end in both cases. A second call changes nothing, except that it may add `now`."""
+        immediately = bool(read_body(Revocation, fields).now)
         async with self._changing(caller) as change:
             key = await self._stored(change, key_id)
-            revokes, cuts = key.revoked_ms is None, at_once and key.cut_ms is None
+            revokes, cuts = key.revoked_ms is None, immediately and key.cut_ms is None
             if revokes and key_id == caller.key_id:
                 raise _conflict(
                     "KEY_IN_USE", "This call was made with this key: revoke it with another admin's"
@@ -353,10 +354,10 @@ class KeyAdmin:
         notes: list[str] = []
         row = await self._done(key_id)
         row["cancelled"] = 0
-        if at_once and key.kind == "caller":
+        if immediately and key.kind == "caller":
             row["cancelled"] = await self._end_tasks(key_id, notes)
         if revokes or cuts:
-            after = {"status": "revoked", "now": at_once, "cancelled": row["cancelled"]}
+            after = {"status": "revoked", "now": immediately, "cancelled": row["cancelled"]}
             await self._audit.note(
                 actor, "revoke", f"key {key_id}", {"status": "valid" if revokes else "revoked"}, after, notes
             )
@@ -364,7 +365,7 @@ class KeyAdmin:
 
     @contextlib.asynccontextmanager
     async def _changing(self, caller: Caller) -> AsyncIterator[Change]:
-        """A change by somebody whose key is an admin's still, whatever this replica has heard of it. Raises Unauthorized."""
+        """Begin a change after a check in the database that the caller's key is still an admin's. Raise Unauthorized."""
         async with self._store.changing() as change:
             if caller.open:
                 if await change.count():
@@ -421,7 +422,7 @@ class KeyAdmin:
         if not any(key.expires_ms is None or key.expires_ms > until_ms for key in others):
             raise _conflict(
                 "LAST_ADMIN_KEY",
-                f"{but.id!r} is the last valid key of an admin: create another one first, or nobody could change keys any more",
+                f"{but.id!r} is the last valid key of an admin: create another one first, or no key could manage keys any more",
             )
 
     def _merge(
@@ -450,7 +451,7 @@ class KeyAdmin:
             raise refused({field: sentence for sentence, field in unusable})
         expires = fields.get("expires", key.expires_ms if key else None)
         if fields.get("expires") is not None and expires <= now_ms():
-            raise refused({"expires": "expires lies in the past; revoke ends a key at once"})
+            raise refused({"expires": "expires lies in the past; revoke ends a key immediately"})
         note = fields.get("note", key.note if key else "") or ""
         return merged, note, expires
 

@@ -165,7 +165,7 @@ class QuotaAdmin:
         return [_row(row) for row in page.rows], page.next or None
 
     async def own(self, caller: Caller) -> dict[str, Any] | None:
-        """How the caller stands; None: nobody pays for its tasks, or that of a token, which is not told."""
+        """Return the caller's balance. Return None if its tasks cost nothing, or for a link's token, which may not see it."""
         if caller.quota is None or not caller.sees_quota:
             return None
         subject = caller.quota.subject(caller.key_id, caller.user)

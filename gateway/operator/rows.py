@@ -243,7 +243,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
 
 
 def _of_chain(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Which stage of a chain a task is in and since when, or which part of one it is, and of which chain."""
+    """Return the stage of a chain that a task is in and since when, or the part of a stage that it is, and the chain's id."""
     if not fields.get("stage"):
         return dict.fromkeys(("stage", "stageIndex", "part", "chain", "stageAt"))
     (index, name), part = read_stage(fields["stage"])

@@ -79,7 +79,7 @@ def _of(entry: BaseModel, names: Iterable[str]) -> Values:
 def check_name(settings: Settings, kind: Kind, name: str) -> None:
     """Raise ApiError when there is no such queue, or no model could be called so."""
     if kind == "model":
-        if name != ANY_MODEL:  # which names the line of all that nobody offers or configured
+        if name != ANY_MODEL:  # the line of all models that are neither served nor configured
             check_model_name(name)
     elif name not in settings.queues:
         raise no_queue(settings, name)

@@ -71,8 +71,8 @@ class Row(Came, frozen=True, kw_only=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A replica's own configuration. `began_ms`: when it was read first; `since`: when settings took another value since, by
-    their names; `read`: the one that was read last, of which some may wait for a restart.
+    """A replica's own configuration. `began_ms`: time of the first read; `since`: time of the last change of a setting, by its
+    name; `read`: the configuration that was read last; some may wait for a restart.
     """
 
     settings: Settings

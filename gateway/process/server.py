@@ -205,7 +205,7 @@ async def serve(
                     updates.send(exist)
 
         background: set[asyncio.Future[None]] = set()
-        gateway.tell_of_endpoints(endpoints_are)
+        gateway.on_endpoints(endpoints_are)
         if parent is not None:
             loop.add_reader(parent, orphaned)
         for sig in (signal.SIGTERM, signal.SIGINT):

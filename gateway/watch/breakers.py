@@ -11,7 +11,7 @@ PROBES = "probing"
 
 
 class Breakers:
-    """See the module. `me`: this replica; the scripts choose the one that tells a change: the owner of the task that made it."""
+    """See the module. `me`: this replica; the scripts choose the one that logs a change: the owner of the task that caused it."""
 
     def __init__(self, me: str, metrics: Recorder) -> None:
         self._me = me
@@ -19,7 +19,7 @@ class Breakers:
         self._lines = RateLimitedLogger()
 
     def became(self, model: str, upstream: str, what: str, why: str, ms: int, by: str) -> None:
-        """A breaker is `open` for so many ms, `closed`, or lets a task probe its upstream (`probing`)."""
+        """Log and count that a breaker is `open` for `ms`, `closed`, or lets a task probe its upstream (`probing`)."""
         if by != self._me:
             return
         self._metrics.count(BREAKER_CHANGES, model, upstream, what)

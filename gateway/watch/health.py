@@ -59,7 +59,7 @@ class Health:
 
     @property
     def wait_ms(self) -> int:
-        """In what time it may be ready again, as far as can be told."""
+        """Return the time until this gateway may be ready again, as far as it is known."""
         return self._lifecycle.left_ms if self._lifecycle.draining else self.store.down_ms
 
     def gauges(self) -> dict[str, float]:

@@ -78,8 +78,8 @@ class EndpointAdmin:
     # ---- what there is ----------
 
     async def page(self) -> dict[str, Any]:
-        """All endpoints, by name, each with its line. While the database is away, those that this replica has read
-        (`databaseError`: why)."""
+        """Return all endpoints by name, each with its line. While the database is unavailable, these are the ones that this
+        replica has read, and `databaseError` has the reason."""
         away = None
         try:
             await self._watch.read()
@@ -261,7 +261,7 @@ def _merged(said: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any
 def _configured(name: str) -> ApiError:
     sentence = (
         f"The configuration says what the endpoint {name!r} is: change it there, and send SIGHUP to the gateways. "
-        f"At once, and until it is taken back: `fairlane model update {ENDPOINT}{name} concurrency=1`, windows=, paused=true"
+        f"For an immediate and temporary change: `fairlane model update {ENDPOINT}{name} concurrency=1`, windows=, paused=true"
     )
     return ApiError(409, "ENDPOINT_CONFIGURED", sentence)
 

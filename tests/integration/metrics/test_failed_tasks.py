@@ -117,7 +117,7 @@ async def _line(logs: list[Any], event: str = "task failed") -> Any:
 async def test_a_gateway_that_drains_says_what_it_waits_for(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fairlane.gateway.shutdown, "TELL_S", 0.1)
+    monkeypatch.setattr(fairlane.gateway.shutdown, "LOG_S", 0.1)
     async with (
         serving(redis_url, tmp_path, drain_ms=400) as served,
         callers_of(served) as callers,
