@@ -137,7 +137,8 @@ class Settings(BaseModel):
     max_queue_length: Count = 1000
     """Waiting tasks per queue, over all models, for queues without a `max_length`. Further ones are rejected with 503. One user
     alone can fill a queue; a full queue still accepts tasks of users who have fewer waiting tasks than it has room for, up to
-    twice this many. So every user gets in, and never more than twice as many tasks wait. Bounds memory and waiting time.
+    twice this many. So every user gets in, and never more than twice as many tasks wait, apart from later stages of accepted
+    chains. Bounds memory and waiting time.
     """
 
     max_queue_wait_ms: Ms | None = None

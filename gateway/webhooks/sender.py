@@ -34,6 +34,7 @@ MARGIN_MS = 20_000
 CLOSE_S = 5.0
 POSTPONE_MS = 3_600_000
 _INVALID_KEY = "Nothing is sent while its key is not valid."
+_UNEXPECTED = "The gateway failed to send; its log says how."
 
 
 class Sender:
@@ -101,7 +102,7 @@ class Sender:
         except DatabaseUnavailable:
             pass  # the claim ends by itself, and the deliveries are sent again
         except Exception:  # the same
-            log.exception("cannot send a webhook", replica=self._replica, webhook=webhook.id)
+            log.exception("cannot record a webhook's deliveries", replica=self._replica, webhook=webhook.id)
         finally:
             self._of_key[webhook.key_id] -= 1
             if not self._of_key[webhook.key_id]:
@@ -120,24 +121,31 @@ class Sender:
             self._report(webhook, recorded)
 
     async def _send(self, webhook: Webhook, delivery: Delivery) -> Attempt:
-        """Send one request. It never raises because of a receiver."""
+        """Send one request, and return its result. An unexpected error is a failed attempt, so that the delivery is given up."""
+        now = self._now_ms()
+        try:
+            attempt = await self._post(webhook, delivery, now)
+        except Exception:
+            log.exception("cannot send a webhook", replica=self._replica, webhook=webhook.id)
+            attempt = Attempt(now, self._now_ms() - now, None, _UNEXPECTED)
+        outcome = "accepted" if attempt.succeeded else "failed" if attempt.status is None else "rejected"
+        self._metrics.count(WEBHOOK_REQUESTS, outcome)
+        return attempt
+
+    async def _post(self, webhook: Webhook, delivery: Delivery, now: int) -> Attempt:
         client = self._client = self._client or webhook_client(self._now_ms)
-        settings, now = self._settings(), self._now_ms()
+        settings = self._settings()
         user = delivery.user_name.partition("/")[2] if webhook.user_name == EVERY_USER else ""
         body = body_of(delivery.event_id, delivery.event, delivery.object_id, delivery.created, user)
         headers = signing.headers(delivery.id, now // 1000, body, webhook.secrets(now))
         if webhook.url.startswith("http://") and not settings.webhooks.allow_private:
             error = "The URL begins with http://, which an operator has to allow (webhooks.allow_private)."
-            attempt = Attempt(now, 0, None, error)
-        else:
-            attempt = await client.post(
-                *(webhook.url, headers, body),
-                allowed=read_networks(settings.webhooks.allow_private),
-                timeout_s=settings.tuning.webhook_timeout_ms / 1000,
-            )
-        outcome = "accepted" if attempt.succeeded else "failed" if attempt.status is None else "rejected"
-        self._metrics.count(WEBHOOK_REQUESTS, outcome)
-        return attempt
+            return Attempt(now, 0, None, error)
+        return await client.post(
+            *(webhook.url, headers, body),
+            allowed=read_networks(settings.webhooks.allow_private),
+            timeout_s=settings.tuning.webhook_timeout_ms / 1000,
+        )
 
     def _report(self, webhook: Webhook, recorded: Recorded) -> None:
         before, now = recorded.before, recorded.now

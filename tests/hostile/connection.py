@@ -108,6 +108,8 @@ async def _converse(connection: _Connection, plan: Plan) -> bool:
     for index, data in enumerate(plan.writes):
         if index and index <= len(plan.pauses):
             await asyncio.sleep(plan.pauses[index - 1])
+        if plan.waits and not await connection.wait(PATIENCE_S, whole=index):
+            return False
         if connection.lost or transport.is_closing():
             break
         transport.write(data)

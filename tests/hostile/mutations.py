@@ -25,6 +25,8 @@ class Plan:
     pauses: list[float] = field(default_factory=list)
     """Seconds before each write but the first; none where it is shorter."""
     requests: int = 1
+    waits: bool = False
+    """Whether each write, a request, waits for the answer to the one before: the gateway answers no pipelined requests."""
     methods: tuple[str, ...] = ()
     proper: bool = False
     end: str = "wait"
@@ -190,13 +192,13 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 
 
 def valid(rng: random.Random, known: Known) -> Plan:
-    """Valid requests, pipelined."""
+    """Valid requests, one after another."""
     requests = [any_valid(rng, known) for _ in range(rng.choice((1, 2, 4, 8)))]
     short = [request for request in requests if not request.long]
     requests = [*short, *(request for request in requests if request.long)][: len(short) + 1]
-    data = b"".join(request.bytes() for request in requests)
+    writes = [request.bytes() for request in requests]
     methods = tuple(request.method for request in requests)
-    return Plan("valid", [data], requests=len(requests), methods=methods, proper=True)
+    return Plan("valid", writes, requests=len(requests), methods=methods, proper=True, waits=True)
 
 
 def bodies(rng: random.Random, known: Known) -> Plan:

@@ -31,7 +31,7 @@ function blocked_until(name)
   return at
 end
 
-local UNAVAILABLE = { no_worker = true, model_paused = true, breaker_open = true, held = true }
+local UNAVAILABLE = { no_worker = true, model_paused = true, breaker_open = true, cooldown = true }
 
 -- Why nothing starts that asks for this model: 'no_worker', 'model_paused', 'breaker_open' or 'cooldown' (or paced).
 function blocked_by_code(name)

@@ -5,6 +5,7 @@
 import asyncio
 import contextlib
 import errno
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -128,6 +129,24 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(
     assert (failed.code, failed.retryable) == ("UPSTREAM_ERROR", False)
     assert "self-signed certificate" in failed.message
     assert server.asked == []
+
+
+async def test_an_answer_that_was_cut_off_is_a_failure(certificates: Certificates, make: Make) -> None:
+    """Without a length the connection's end is the answer's; TLS shows whether the server ended it."""
+
+    async def cut(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nthe first half")
+        await writer.drain()
+        raw = writer.get_extra_info("socket")
+        with socket.socket(fileno=socket.dup(raw.fileno())) as same:
+            same.shutdown(socket.SHUT_WR)
+
+    whole = says(b"HTTP/1.1 200 OK\r\n\r\nboth halves", then_close=True)
+    adapter = make(tls=certificates.trusting)
+    async with target(whole, tls=certificates.server) as server:
+        assert (await call(adapter, payload(server.url())))["body"] == "both halves"
+    async with target(cut, tls=certificates.server) as server:
+        assert (await fails(adapter, payload(server.url()))).code == "UPSTREAM_TRUNCATED"
 
 
 async def test_proxies_of_the_environment_are_not_used(

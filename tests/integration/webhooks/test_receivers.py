@@ -5,10 +5,11 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import standardwebhooks
+from structlog.testing import capture_logs
 from tests.integration.native.keys import key, secret
 from tests.support.databases import place_database
 from tests.support.receivers import LOCAL, Got, Receiver, Reply, receiving
@@ -17,6 +18,7 @@ from tests.support.talk import Talk, talking
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.webhooks import store
+from fairlane.gateway.webhooks.delivery import Attempt, WebhookClient
 from fairlane.gateway.webhooks.enqueue import End, enqueue
 from fairlane.gateway.webhooks.sender import Sender
 
@@ -294,3 +296,27 @@ async def test_nothing_is_sent_while_the_key_is_invalid(
         assert receiver.connections == 0
         sender._is_valid = is_valid
         await until(lambda: receiver.got, "the request")
+
+
+async def test_an_unexpected_error_is_a_failed_attempt_and_its_delivery_is_given_up(start: Start) -> None:
+    class Broken:
+        """A client with a bug."""
+
+        async def post(self, *_: Any, **__: Any) -> Attempt:
+            raise RuntimeError("a bug")
+
+        async def aclose(self) -> None:
+            pass
+
+    async with start(webhook_give_up_ms=1500) as talk, receiving() as receiver:
+        sender_of(talk)._client = cast(WebhookClient, Broken())
+        made = await hook(talk, receiver)
+        with capture_logs() as logs:
+            await end(talk, "batch_1")
+            failed = await one(talk, made, "failed")
+        assert (
+            failed["error"] == await told_error(talk, made) == "The gateway failed to send; its log says how."
+        )
+        assert failed["attempts"] > 1
+        errors = [line["event"] for line in logs if line["log_level"] == "error"]
+        assert errors == ["cannot send a webhook"] * failed["attempts"]

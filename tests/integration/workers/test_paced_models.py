@@ -181,7 +181,7 @@ async def test_a_model_with_windows_goes_on_when_its_requests_have_left_and_nobo
         assert min(after - before for before, after in zip(instants, instants[2:], strict=False)) >= 299, (
             instants
         )
-        assert counts["sent"] <= 4, counts
+        assert counts["mark_sent"] <= 4, counts
         assert counts["take_tasks"] <= 6, counts
 
 

@@ -1,5 +1,6 @@
 """Tasks that go on to another model: which, when, and what they keep."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
 from fairlane.queues.credits import Funds
+from fairlane.queues.metrics import FALLBACKS
 from fairlane.queues.tasks import Fragment, Grant, Rejection, State, Submitted
 
 END = Fragment(b'"error":"no","code":"UPSTREAM_AUTH","retryable":false', "UPSTREAM_AUTH")
@@ -164,6 +166,50 @@ def test_a_record_lists_the_models_that_a_task_left_and_why(world: World) -> Non
         pool.sweep()
     assert len(moves_of(pool, "unserved")) == 10, "no more are kept"
     audit(world, ["failed", "held", "unserved"])
+
+
+def pause(pool: Pool) -> None:
+    pool.set_model("a", paused=True)
+
+
+def withdraw(pool: Pool) -> None:
+    pool.offer(withdrawn=["a"])
+
+
+def cool_down(pool: Pool) -> None:
+    pool.requeue(granted(pool, "a"), "declined", end=END, hold_ms=30_000)
+
+
+def throttle(pool: Pool) -> None:
+    pool.set_model("a", requests_per_minute=1)
+    granted(pool, "a")
+
+
+def expire(pool: Pool) -> None:
+    pool.renew(granted(pool, "a"))
+    pool.pass_time(pool.world.limits.lease_ms - 1000)
+    pool.offer("a", "b")
+    pool.pass_time(1000)
+
+
+@pytest.mark.parametrize(
+    ("stops", "cause"),
+    [
+        *((pause, "unavailable"), (withdraw, "unavailable"), (cool_down, "unavailable")),
+        *((throttle, "unavailable"), (expire, "failed")),
+    ],
+)
+def test_the_metric_shows_whether_a_model_was_unavailable_or_failed(
+    world: World, stops: Callable[[Pool], None], cause: str
+) -> None:
+    pool = pool_of(world, "a", "b")
+    if stops is not expire:
+        pool.submit("first", "a")
+    pool.submit("t", "a", **FALLS)
+    stops(pool)
+    pool.sweep()
+    assert model_of(pool, "t") == "b"
+    assert pool.scheduler.metrics.values[FALLBACKS.name] == {("a", "b", cause): 1}
 
 
 def test_no_task_falls_back_after_output(world: World) -> None:

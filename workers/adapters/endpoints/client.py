@@ -136,6 +136,7 @@ class Client:
         if pool is None:
             if is_secure and self._tls is None:  # making it takes long
                 self._tls = self._make_tls()
+                self._tls.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF  # Python sets it; see `_check_end`
             pool = self._pools[key] = httpcore2.AsyncConnectionPool(
                 ssl_context=self._tls,
                 max_connections=None,
@@ -262,7 +263,20 @@ async def _read(response: httpcore2.Response, limit: int | None, *, has_body: bo
         body += part
         if len(body) > limit:
             raise too_large(limit)
+    if has_body and lengths.keys().isdisjoint((b"content-length", b"transfer-encoding")):
+        _check_end(response)
     return bytes(body)
+
+
+def _check_end(response: httpcore2.Response) -> None:
+    """Raise RemoteProtocolError if TLS ended without the server's closing alert: such an answer without a length was cut off.
+    httpcore2 treats both ends alike."""
+    tls = response.extensions["network_stream"].get_extra_info("ssl_object")
+    try:
+        if tls is not None:
+            tls.read(1)  # b"" after the alert
+    except ssl.SSLError as error:
+        raise httpcore2.RemoteProtocolError("TLS ended without an alert") from error
 
 
 def _unreachable(error: BaseException) -> TaskError:
