@@ -204,7 +204,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 rows="endpoints",
                 columns="endpoint=name url=settings.url windows=line.windows running=line.running limit=line.limit "
                 "waiting=line.waiting workers=line.workers latency=line.meanMs:duration per_second=line.perSecond source "
-                "status blocked=line.reason",
+                "blocked=line.reason",
             ),
             "create": Command(
                 "Add an endpoint on all gateways. Survives restarts.\n\n"
@@ -326,7 +326,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "List the credits of keys and users.",
                 "/api/admin/balances",
                 rows="rows",
-                columns="key user available balance granted spent reserved=held budget=budget.limit used=budget.used "
+                columns="key user available balance granted spent reserved budget=budget.limit used=budget.used "
                 "per=budget.per until=budget.ends:time on_exhausted=otherwise active",
                 options=("key-id", "user", "text", *_PAGE),
             ),
@@ -335,7 +335,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "List grants and what tasks have cost, newest first.",
                 "/api/admin/balances/ledger",
                 rows="rows",
-                columns="at:time key user kind id fund until=ends:time amount reserved=held refunded by=who note",
+                columns="at:time key user kind id fund until=ends:time amount reserved refunded granted_by=grantedBy note",
                 options=("key-id", "user", "kind", *_DAYS, *_PAGE, "csv"),
             ),
         },
@@ -360,7 +360,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 "List the changes that operators made, newest first.",
                 "/api/admin/audit",
                 rows="entries",
-                columns="at:time who from action target before after",
+                columns="at:time actor from action target before after",
                 options=("actor", "action", "target", *_DAYS, *_PAGE),
             ),
             "rejections": Command(

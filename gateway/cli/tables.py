@@ -54,15 +54,15 @@ class Column:
         title, _, source = text.partition("=")
         path, _, kind = (source or title).partition(":")
         self.title = title.partition(":")[0].replace("_", " ")
-        self._path = path.split(".")
+        self.path = path.split(".")
         self._format = FORMATS[kind]
 
     def cell(self, row: Mapping[str, Any]) -> str:
         """Return this column's text of a row; `*` marks a setting that is overridden at run time."""
         value: Any = row
-        for name in self._path:
+        for name in self.path:
             value = value.get(name) if isinstance(value, Mapping) else None
-        setting = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", self._path[-1]).removesuffix("_ms")
+        setting = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", self.path[-1]).removesuffix("_ms")
         overridden = {setting, self.title} & set(row.get("overrides", ()))
         return self._format(value) + ("*" if overridden else "")
 

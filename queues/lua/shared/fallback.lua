@@ -33,7 +33,7 @@ end
 
 local UNAVAILABLE = { no_worker = true, model_paused = true, breaker_open = true, cooldown = true }
 
--- Why nothing starts that asks for this model: 'no_worker', 'model_paused', 'breaker_open' or 'cooldown' (or paced).
+-- Why nothing starts that asks for this model: 'no_worker', 'model_paused', 'breaker_open' or 'cooldown' (or a rate limit).
 function blocked_by_code(name)
   local m = scheduled_as(name)
   if not m then return 'no_worker' end

@@ -30,7 +30,9 @@ PARTS: dict[str, list[tuple[str, str]]] = {
         ("GET", "/v1/models"),
         ("GET", "/api/sse-stream"),
     ],
-    "viewer": [("GET", f"/api/admin/{page}") for page in ("overview", "timeseries", "tasks", "audit")],
+    "viewer": [
+        ("GET", f"/api/admin/{page}") for page in ("overview", "timeseries", "users", "tasks", "audit")
+    ],
     "metrics": [("GET", "/metrics")],
     "admin": [("PATCH", "/api/admin/models/m"), ("POST", "/api/admin/workers/x/drain")],
 }

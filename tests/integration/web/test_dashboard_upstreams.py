@@ -90,7 +90,7 @@ async def test_a_breaker_is_seen_by_viewers_and_forced_by_admins(
             await confirm(page)
             await expect(says(page, "gpu-a", "Circuit breaker")).to_have_text("closed")
 
-            entries = (await http.get("/api/admin/audit?action=force")).json()["entries"]
+            entries = (await http.get("/api/admin/audit?target=upstream")).json()["entries"]
             assert [(entry["target"], entry["before"], entry["after"]) for entry in entries] == [
                 ("upstream m gpu-a:8000", {"breaker": "closed"}, {"breaker": "auto"}),
                 ("upstream m gpu-b:8000", {"breaker": "auto"}, {"breaker": "open"}),
@@ -98,6 +98,6 @@ async def test_a_breaker_is_seen_by_viewers_and_forced_by_admins(
             ]
             await page.locator("[data-view=audit]").click()
             newest = page.locator("#audit tbody tr").first
-            await expect(newest).to_contain_text("forced")
+            await expect(newest).to_contain_text("changed")
             await expect(newest).to_contain_text("m gpu-a:8000")
             await expect(newest).to_contain_text("Circuit breaker closed → auto")

@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.hostile.document import whole
 from tests.support import prepared
 from typer.testing import CliRunner, Result
 
 from fairlane import __version__
 from fairlane.gateway.cli import main as cli
 from fairlane.gateway.cli.client import base_url
+from fairlane.gateway.cli.commands import GROUPS, Command
+from fairlane.gateway.cli.tables import Column
 from fairlane.gateway.cli.values import read_values
 from fairlane.gateway.settings import Settings, SettingsError
 
@@ -347,6 +350,26 @@ def test_status_as_json_is_the_gateways_answer(admin_server: str) -> None:
     assert json.loads(answer.stdout) == STATE
 
 
+def has(document: Any, schema: Any, path: list[str]) -> bool:
+    """Return whether an object, one of a union, or the elements of a list have a member. An object without a schema has any."""
+    if reference := schema.get("$ref"):
+        schema = document["components"]["schemas"][reference.rpartition("/")[2]]
+    if parts := [schema["items"]] if "items" in schema else schema.get("anyOf"):
+        return any(has(document, part, path) for part in parts)
+    if not path or "properties" not in schema:
+        return not path or schema.get("type") == "object"
+    return path[0] in schema["properties"] and has(document, schema["properties"][path[0]], path[1:])
+
+
+def test_each_column_of_a_list_is_a_member_of_its_calls_answer() -> None:
+    commands = [command for _, verbs in GROUPS.values() for command in verbs.values()]
+    for command in [one for one in commands if isinstance(one, Command) and one.columns]:
+        answer = whole()["paths"][command.path]["get"]["responses"]["200"]["content"]
+        for column in command.columns.split():
+            path = [*command.rows.split("."), *Column(column).path]
+            assert has(whole(), answer["application/json"]["schema"], path), (command.path, column)
+
+
 @pytest.mark.parametrize(
     ("given", "url"),
     [
@@ -359,9 +382,6 @@ def test_status_as_json_is_the_gateways_answer(admin_server: str) -> None:
 )
 def test_address_of_a_gateway_is_understood_in_every_form(given: str, url: str) -> None:
     assert base_url(given) == url
-
-
-"""A name that is wider than a narrow terminal."""
 
 
 def test_a_key_that_signs_is_made_for_the_file_and_what_it_signs_with_is_not_shown_again() -> None:

@@ -146,12 +146,12 @@ function quotaFacts({ settings: { quota } }, standing) {
       ]
     : [];
   if (!standing || !(quota || standing.granted || standing.spent)) return facts;
-  const { available, balance, granted, spent, held, budget } = standing;
+  const { available, balance, granted, spent, reserved, budget } = standing;
   return [
     ...facts,
     ["quota.available", exactCredits(available)],
     ["quota.balance", t("quota.balance.of", { n: exactCredits(balance), granted: exactCredits(granted), spent: exactCredits(spent) })],
-    ["quota.held", exactCredits(held)],
+    ["quota.reserved", exactCredits(reserved)],
     ["quota.left", budget && t("quota.left.of", { n: exactCredits(budget.remaining), limit: exactCredits(budget.limit), at: dateTime(budget.ends) })],
   ];
 }
@@ -169,7 +169,7 @@ const payers = id => ({
       credits("quota.available", row => row.available),
       credits("quota.balance", row => row.balance),
       credits("quota.spent", row => row.spent),
-      credits("quota.held", row => row.held),
+      credits("quota.reserved", row => row.reserved),
     ];
   },
 });
@@ -181,9 +181,9 @@ const ledger = subject => ({
   key: row => `${row.kind} ${row.id} ${row.fund} ${row.ends}`,
   columns: () => [
     { name: "col.at", value: row => dateTime(row.at) },
-    { name: "ledger.what", wide: true, value: row => (row.kind === "task" ? h("a", { class: "id", href: `#/tasks/${row.id}` }, row.id) : h("span", {}, t("ledger.grant", { who: row.who }), " ", row.note || row.id)) },
+    { name: "ledger.what", wide: true, value: row => (row.kind === "task" ? h("a", { class: "id", href: `#/tasks/${row.id}` }, row.id) : h("span", {}, t("ledger.grant", { who: row.grantedBy }), " ", row.note || row.id)) },
     { name: "ledger.fund", value: row => (row.fund === "granted" ? t("ledger.granted") : t(`ledger.${row.fund}`, { at: dateTime(row.ends) })) },
-    { name: "quota.held", num: true, value: row => (row.kind === "task" ? exactCredits(row.held) : "–") },
+    { name: "quota.reserved", num: true, value: row => (row.kind === "task" ? exactCredits(row.reserved) : "–") },
     { name: "ledger.refunded", num: true, value: row => (row.kind === "task" ? exactCredits(row.refunded) : "–") },
     { name: "ledger.amount", num: true, value: row => exactCredits(row.amount, "exceptZero") },
   ],

@@ -225,7 +225,7 @@ export default pairs({
   "quota.balance": ["Balance of grants", "授予余额"],
   "quota.balance.of": ["{n} ({granted} granted, {spent} spent)", "{n}（授予 {granted}，已用 {spent}）"],
   "quota.spent": ["Spent", "已用"],
-  "quota.held": ["Reserved", "已预留"],
+  "quota.reserved": ["Reserved", "已预留"],
   "quota.left": ["Budget left", "剩余预算"],
   "quota.left.of": ["{n} of {limit}, renewed {at}", "{n} / {limit}，{at} 更新"],
   "quota.grant": ["Grant credits", "授予额度"],
