@@ -102,7 +102,7 @@ class Stack:
 async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterator[Stack]:
     """Redis, gateways and workers, with `slots` worker slots in all; the workers take any model."""
     settings: dict[str, Any] = {
-        "keys": [key.entry() for key in (*keys, Key(OPERATOR, scopes=["admin"]))],
+        "keys": [key.entry() for key in (*keys, Key(OPERATOR, admin=True))],
         "workers": [{"id": "workers", "sha256": _digest(TOKEN)}],
         "queues": {name: {"weight": weight} for name, weight in TIERS.items()},
         "task_result_ttl_ms": KEEP_MS,
@@ -129,7 +129,7 @@ async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterato
         operator = await exits.enter_async_context(
             httpx2.AsyncClient(
                 base_url=gateways[0].url,
-                headers=Key(OPERATOR, scopes=["admin"]).headers,
+                headers=Key(OPERATOR, admin=True).headers,
                 trust_env=False,
                 timeout=30,
             )
