@@ -175,7 +175,11 @@ async def live(talk: Talk) -> None:
 @pytest.mark.slow
 async def test_rules_and_dashboard_ask_for_what_a_gateway_tells(gateway: Start, tmp_path: Path) -> None:
     keys = [
-        {"id": name, "sha256": sha256(name.encode()).hexdigest(), "admin": name == "ops"}
+        {
+            "id": name,
+            "sha256": sha256(name.encode()).hexdigest(),
+            "scopes": ["admin" if name == "ops" else "call"],
+        }
         for name in ("ops", "caller")
     ]
     async with gateway(keys=keys, models={"m": {"concurrency": 2}, "far": {"fallbacks": ["m"]}}) as talk:

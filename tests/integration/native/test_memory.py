@@ -211,5 +211,7 @@ async def test_readers_who_do_not_read_hold_a_page_each(gateway: GatewayProcess)
         after = await settled(gateway, memory.before * 1.2)
         tell("readers", memory, stalled, after)
         assert stalled < memory.before + READERS * 4
-        assert memory.grown < READERS * 4 + 8 * 14, "and what one result takes while it is made"
+        assert memory.grown < READERS * (4 + 2 * 14), (
+            "and the result, which each of them gets whole at the end"
+        )
         assert after <= memory.before * 1.2

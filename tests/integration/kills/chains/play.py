@@ -17,8 +17,7 @@ STAGES: list[dict[str, Any]] = [
     {"name": "match", "model": "chat", "stream": True, "messages": "{{ stages.summary.json.title }}"},
 ]
 CHAIN: dict[str, Any] = {
-    "title": "Pages side by side, a stage that may be skipped, one in place, and one that streams",
-    "stages": [{**stage, "messages": [{"role": "user", "content": stage["messages"]}]} for stage in STAGES],
+    "stages": [{**stage, "messages": [{"role": "user", "content": stage["messages"]}]} for stage in STAGES]
 }
 NAMES = [stage["name"] for stage in STAGES]
 BROKEN = "broken"
