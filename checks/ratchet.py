@@ -1,7 +1,8 @@
 """Sizes that may not grow without an edit of `checks/ratchet.txt`; `python -m checks.ratchet --write` rewrites it.
 
 Each line of the file is a number and what it counts. `make check` fails when the tree has more of something than the file says;
-a change that needs more edits the file, where the reviewer sees it. Vendored files do not count.
+a change that needs more edits the file, where the reviewer sees it. Vendored files do not count. Lines are written in full
+hundreds, so that not every change edits the file.
 """
 
 import ast
@@ -67,6 +68,9 @@ def short_fields() -> list[str]:
 def main() -> int:
     found = count()
     if "--write" in sys.argv:
+        for name in found:
+            if name.startswith("lines of"):
+                found[name] += -found[name] % 100
         FILE.write_text("".join(f"{number:7} {name}\n" for name, number in sorted(found.items())))
         return 0
     allowed = {
