@@ -3,8 +3,9 @@
 They connect to the gateway like any other worker. The process that runs them (the gateway's own, or the parent of several) does
 so in the event loop of its main thread, so that no child outlives it, even after a SIGKILL (`queues/embedded/child.py`).
 
-new, or changed ──▶ runs ──▶ dies: again, later each time │ ends in order (drained by an operator): stays down until the
-configuration is read again └ removed, or changed and the next one has connected: SIGTERM, finishes its tasks, or is killed
+    new, or changed ──▶ runs ──▶ dies: again, later each time
+                          │ ends in order (drained by an operator): stays down until the configuration is read again
+                          └ removed, or changed and the next one has connected: SIGTERM, finishes its tasks, or is killed
 """
 
 import asyncio

@@ -122,9 +122,9 @@ class Text:
             raise TemplateError(f"the text has more than {MAX_TEMPLATE_CHARS} characters")
         self.variables: frozenset[str] = _NOTHING
         self.reads: frozenset[tuple[str, ...]] = _NOTHING
-        self._plain: str | None = source
+        self._plain = None if has_places(source) else source
         self._path: tuple[str, ...] | None = None
-        if not has_places(source):
+        if self._plain is not None:
             return
         try:
             tree = _sandbox.parse(source)
@@ -138,7 +138,6 @@ class Text:
                 f"line {node.lineno}: calls, include, import, extends, block and macro are not for prompts; use filters"
             )
         self.reads = frozenset(_reads(tree))
-        self._plain = None
         self._path = _only_path(tree)
         for loop in tree.find_all(nodes.For):  # so that `render` compares the time in each round
             loop.body.insert(0, nodes.Output([nodes.TemplateData("")]))
