@@ -35,8 +35,8 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/files."""
     files, owner = _files(tasks, caller), caller.owner
-    if not tasks.settings.files.enabled:
-        raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.enabled)")
+    if not tasks.settings.files.max_bytes:
+        raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.max_size: 0)")
     length = request.header(b"content-length")
     size = int(length) if length is not None and length.isdigit() and len(length) < 19 else 0
     form = Form(request, MAX_FILE_BYTES + FRAMING_BYTES)

@@ -66,8 +66,10 @@ class Batches:
         if caller.claims is not None:
             raise TokenForbids("With a token no batches can be made: make them with the key that signed it")
         settings = self._current.settings
-        if not settings.files.enabled:
-            raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.enabled), and so no batches")
+        if not settings.files.max_bytes:
+            raise ApiError(
+                404, "FILES_OFF", "This gateway takes no files (files.max_size: 0), and so no batches"
+            )
         if new.endpoint not in READERS:
             raise bad_request(f"endpoint must be one of {', '.join(READERS)}", "endpoint")
         window_ms = read_window(new.completion_window)

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import field_validator
 
-from fairlane.gateway.settings.parts import Bytes, Ms, SettingsPart
+from fairlane.gateway.settings.parts import BytesOrZero, Ms, SettingsPart
 from fairlane.gateway.settings.units import DAY_MS, MIB
 
 DIRECTORY = "files"
@@ -84,9 +84,6 @@ def parse_storage(storage: str | None, data_dir: Path) -> Directory | Bucket:
 class FilesSettings(SettingsPart):
     """Files of clients (`/v1/files`), and those that Fairlane creates for them."""
 
-    enabled: bool = True
-    """Whether clients can upload files. `false`: uploads and batches are rejected; existing files can be read, and expire."""
-
     storage: str | None = None
     """Where files are kept: a directory, also as `file:///mnt/fairlane/files`, or a bucket of an S3-compatible server,
     `s3://bucket/prefix?endpoint=http://minio:9000&region=us-east-1` (needs the extra `s3`: `pip install '.[s3]'`; its credentials
@@ -94,9 +91,10 @@ class FilesSettings(SettingsPart):
     that misses another's files rejects requests.
     """
 
-    max_bytes: Bytes = 50 * 1024 * MIB
+    max_bytes: BytesOrZero = 50 * 1024 * MIB
     """Size of all files together; also 100,000 files at most. One client can have half of what the others leave; more is rejected
-    (507 `STORAGE_FULL`). Set it to the room of the directory: a disk with less than 512 MiB left is a 507, too.
+    (507 `STORAGE_FULL`). Set it to the room of the directory: a disk with less than 512 MiB left is a 507, too. 0: uploads
+    and batches are rejected (404 `FILES_OFF`); existing files can be read, and expire.
     """
 
     ttl_ms: Ms | None = 30 * DAY_MS

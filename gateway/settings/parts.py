@@ -38,6 +38,7 @@ Count = Annotated[int, Field(ge=1, le=10_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=10_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
 Bytes = Annotated[int, Amount("bytes", 1, 1 << 46)]
+BytesOrZero = Annotated[int, Amount("bytes", 0, 1 << 46)]
 Weight = Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False)]
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 UserFrom = Annotated[str, Field(pattern=r"^(body\.user|[A-Za-z][A-Za-z0-9-]{0,99})?$")]
@@ -553,15 +554,11 @@ class BatchSettings(SettingsPart):
 class ResponseSettings(SettingsPart):
     """Stored responses of `/v1/responses`."""
 
-    store: bool = True
-    """Whether responses are stored in the SQL database, to be read, resumed and continued, unless a request has `store: false`:
-    as at OpenAI. Prompts and answers are then in the database. `false`: requests that need it (`store: true`, `background`,
-    `previous_response_id`) are rejected with 400.
-    """
-
-    ttl_ms: Ms = 30 * DAY_MS
-    """Time from submission that a response is kept, with those that it continues. A change applies to later responses. Too short:
-    older conversations cannot be continued.
+    ttl_ms: MsOrZero = 30 * DAY_MS
+    """Time from submission that a response is kept in the SQL database, with its prompt and those that it continues, unless the
+    request has `store: false`: as at OpenAI. A change applies to later responses. Too short: older conversations cannot be
+    continued. 0: none is stored, and requests that need it (`store: true`, `background`, `previous_response_id`) are rejected
+    with 400.
     """
 
 

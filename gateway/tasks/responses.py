@@ -221,7 +221,7 @@ class Responses:
     async def referenced(self, caller: Caller, ids: Collection[str], most: int) -> Mapping[str, bytes]:
         """Return the items with these ids of the caller's responses, if they exist. Raise ApiError: 413 if they, or the output of
         one of their responses, have more than `most` bytes."""
-        if not ids or not self._current.settings.responses.store:
+        if not ids or not self._current.settings.responses.ttl_ms:
             return {}
         tasks = {task for told in ids if (task := task_of_item(told)) and could_be_ours(task, now_ms())}
         if len(tasks) > MAX_REFERENCED:
@@ -275,7 +275,7 @@ class Responses:
             raise bad_request(
                 "background needs store: true: a response that is not stored cannot be read", "store"
             )
-        if not self._current.settings.responses.store:
+        if not self._current.settings.responses.ttl_ms:
             wanted = {
                 "background": wishes.background,
                 "previous_response_id": wishes.previous is not None,
@@ -283,9 +283,7 @@ class Responses:
             }
             for name, value in wanted.items():
                 if value:
-                    raise bad_request(
-                        f"{name}: this gateway stores no responses (responses.store: false)", name
-                    )
+                    raise bad_request(f"{name}: this gateway stores no responses (responses.ttl: 0)", name)
             return False
         if wishes.needs_storage:
             await self._storage.writer.check()

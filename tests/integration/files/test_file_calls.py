@@ -189,9 +189,13 @@ async def test_a_file_expires_as_its_caller_asks_and_no_later_than_the_settings_
 
 
 async def test_a_gateway_may_take_no_files(gateway: Make) -> None:
-    async with gateway(files=FilesSettings(enabled=False)) as talk:
-        answer = await send(talk.http, form(FILE, PURPOSE))
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "FILES_OFF")
+    async with gateway(files=FilesSettings(max_bytes=0)) as talk:
+        batch = {"input_file_id": "file-1", "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        for answer in (
+            await send(talk.http, form(FILE, PURPOSE)),
+            await talk.http.post("/v1/batches", json=batch),
+        ):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "FILES_OFF")
 
 
 async def test_an_open_gateway_takes_no_forms_from_web_pages(here: Talk) -> None:

@@ -82,7 +82,7 @@ async def test_what_is_not_to_be_stored_is_not(talk: Talk, acme: Asker, worker: 
 async def test_where_nothing_is_kept_what_needs_it_is_refused(
     gateway: Callable[..., AbstractAsyncContextManager[Talk]],
 ) -> None:
-    async with gateway(responses={"store": False}) as talk, talk.client(secret("acme")) as http:
+    async with gateway(responses={"ttl_ms": 0}) as talk, talk.client(secret("acme")) as http:
         asker = Asker(http, talk)
         async with talk.worker2(["m"]) as worker:
             asked, _ = await said(asker, worker, "that")
