@@ -13,7 +13,7 @@ from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.calls.endpoints import MEMBERS, EndpointRequest, endpoint_task, read_endpoint_request
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
-from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task, read_idempotency
+from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task, read_idempotency, same_task_key
 from fairlane.gateway.calls.prompts import FilledTemplate, fill_in
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.task_builder import (
@@ -107,6 +107,8 @@ async def _read_task(
         task_id = new_task_id(now_ms())
         subject = idempotency.key if idempotency else task_id
         filled = await fill_in(tasks.current, caller, fields, tasks.bodies, subject)
+        if idempotency is None:
+            idempotency = await same_task_key(request, tasks.settings, tasks.bodies, fields, filled)
         return _make(
             tasks,
             caller,
@@ -188,6 +190,7 @@ async def _read_chain(
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
     options = read_options(fields, wait=not asynchronous, stream=stream)
+    options.sets_stream = bool(kind_of(fields.get("stream") or b""))
     task, chain = await make_chain(
         tasks.current,
         caller,
@@ -230,7 +233,9 @@ def _make(
     else:
         plan = filled.plan
     asynchronous = read_flag(fields, "async")
-    stream = read_flag(fields, "stream")
+    stream = read_flag(fields, "stream") or (
+        plan.rule is not None and plan.rule.stream and not kind_of(fields.get("stream") or b"")
+    )
     options = read_options(fields, wait=not asynchronous, stream=stream)
     options.template = "" if filled is None else filled.template
     task = build_task(

@@ -469,6 +469,7 @@ class RouteRule(Schema, kw_only=True):
     model: str
     mode: Mode | None
     queue: str | None
+    stream: bool
     timeout_ms: Ms | None
     max_output_tokens: int | None
     price: Annotated[dict[str, float] | None, says("credits, as in the settings")]

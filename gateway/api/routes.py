@@ -25,6 +25,7 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
         "model": rule.model,
         "mode": rule.mode or None,
         "queue": settings.queue_for(tier, rule.mode) if rule.mode else None,
+        "stream": rule.stream,
         "timeoutMs": rule.timeout_ms or None,
         "maxOutputTokens": rule.max_output_tokens or None,
         "price": price and dict(zip(_RATES, map(plain_credits, price[:5]), strict=True)),

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from fairlane.gateway.calls.bodies import Bodies, RawObject, value_of
 from fairlane.gateway.calls.http import Request
+from fairlane.gateway.calls.prompts import FilledTemplate, members_of_variables
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.settings import Settings
 from fairlane.queues.idempotency import digest_text, idempotency_name, pack
@@ -69,9 +70,29 @@ async def read_idempotency(
     return _said(key, await _fingerprint(request, bodies, fields, options), settings)
 
 
-def _said(key: str, fingerprint: str, settings: Settings) -> IdempotencyKey:
+async def same_task_key(
+    request: Request, settings: Settings, bodies: Bodies, fields: RawObject, filled: FilledTemplate
+) -> IdempotencyKey | None:
+    """Return the key that a route with `same_task` gives to a request for a template. No client can send it: it has a space.
+
+    It depends on the variables, not on the prompt that the template makes of them: with an override for a share of the tasks,
+    two equal requests could have different prompts.
+    """
+    rule = filled.plan.rule
+    if rule is None or not rule.same_task_ms or not settings.idempotency_ttl_ms:
+        return None
+    locale = filled.template.rpartition("\n")[2]
+    options = [(b"tier", filled.plan.tier), (b"locale", locale)]
+    variables = await members_of_variables(fields, bodies)
+    fingerprint = await _fingerprint(request, bodies, variables, options)
+    return _said(f"{filled.plan.asked} {fingerprint}", fingerprint, settings, rule.same_task_ms)
+
+
+def _said(key: str, fingerprint: str, settings: Settings, ttl_ms: int = 0) -> IdempotencyKey:
+    """`ttl_ms`: how long the key names its task; 0: as long as a client's own key."""
     period_ms = settings.idempotency_ttl_ms
-    return IdempotencyKey(key, fingerprint, period_ms, settings.tuning.max_idempotency_keys, period_ms)
+    most = settings.tuning.max_idempotency_keys
+    return IdempotencyKey(key, fingerprint, ttl_ms or period_ms, most, period_ms)
 
 
 def name_task(task: TaskSpec, said: IdempotencyKey | None) -> None:

@@ -72,6 +72,8 @@ class Options(msgspec.Struct):
     wait: bool = True
     """The client waits for the answer (sync or stream)."""
     stream: bool = False
+    sets_stream: bool = False
+    """The request sets `stream`, which overrides its route."""
     timeout: Any = None
     mode: Any = None
     priority: Any = None

@@ -96,7 +96,7 @@ def plan_chain(
         if not covered:
             check_model(caller, name)
         plain = current.plan(caller, name, lambda: False, subject)
-        one = one._replace(streams=one.streaming(last=number == last))
+        one = one._replace(streams=one.streaming(plain.rule or NO_RULE, last=number == last))
         seeing = current.plan(caller, name, lambda: True, subject)
         stages.append(one.made(plain, seeing))
         firsts.append(plain)
@@ -124,11 +124,12 @@ class _Planning(NamedTuple):
     stage: StageSettings
     streams: bool = False
 
-    def streaming(self, *, last: bool) -> bool:
-        """Return whether readers see the output of this stage as it arrives."""
+    def streaming(self, rule: Rule, *, last: bool) -> bool:
+        """Return whether readers see the output of this stage as it arrives. `rule`: of its route."""
         if self.stage.stream is not None:
             return self.stage.stream
-        return self.options.stream and last and self.stage.each is None
+        requested = self.options.stream or (rule.stream and not self.options.sets_stream)
+        return requested and last and self.stage.each is None
 
     @property
     def routed(self) -> bool:

@@ -21,11 +21,13 @@ class Rule(NamedTuple):
     """Its name; '' for a model's own fallbacks."""
     model: str
     mode: str = ""
+    stream: bool = False
     timeout_ms: int = 0
     max_output_tokens: int = 0
     price: Price | None = None
     fallbacks: tuple[str, ...] = ()
     fallback_after_ms: int = FALLBACK_AFTER_MS
+    same_task_ms: int = 0
     template: str = ""
 
 

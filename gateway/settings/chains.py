@@ -73,7 +73,9 @@ class StageSettings(SettingsPart):
     """JSON schema of the answer, with `messages`; later stages read the answer as `stages.NAME.json`."""
 
     stream: bool | None = None
-    """Whether readers see the output of this stage as it arrives. Not set: the last stage streams if the request does."""
+    """Whether readers see the output of this stage as it arrives. Not set: the last stage streams if the request does, or,
+    without `stream`, its route.
+    """
 
     @field_validator("parameters")
     @classmethod

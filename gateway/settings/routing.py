@@ -10,6 +10,7 @@ from fairlane.gateway.settings.parts import (
     Mode,
     ModelName,
     Ms,
+    MsOrZero,
     Rates,
     SettingsPart,
     Tokens,
@@ -32,6 +33,9 @@ class RouteRule(SettingsPart):
     mode: Mode | None = None
     """Mode of requests that set none. With the client's tier it determines the queue."""
 
+    stream: bool | None = None
+    """Default of `stream` in native requests. Requests on `/v1` set it themselves."""
+
     timeout_ms: Ms | None = None
     """Time from submission to the end: the maximum `timeout` of a request, and the default."""
 
@@ -45,6 +49,11 @@ class RouteRule(SettingsPart):
 
     fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] | None = None
     """Models that a task falls back to, in this order. Not set: those of the model."""
+
+    same_task_ms: MsOrZero | None = None
+    """Time from a request's submission in which a repeat with the same template, locale and variables, of the same user and tier,
+    returns its task, as with an idempotency key. A request with its own key is excepted. Not set, or 0: off.
+    """
 
     template: ModelName | None = None
     """Template of tasks that name this route as `template`. Not set: the one with the route's name."""

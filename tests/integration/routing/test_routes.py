@@ -81,6 +81,7 @@ async def test_the_examples_table_runs_each_task_on_its_model_and_in_its_queue(g
             assert (told["requestedModel"], told["model"], told["template"]["name"]) == (name, model, name)
             task = await ran(worker, '{"headline":"h","skills":[]}')
             assert (task["model"], task["payload"]["model"], task["taskType"]) == (model, model, "openaiLike")
+            assert task["stream"] is (name in ("job_match", "interview_prep"))
             assert "R" in str(task["payload"]["messages"]) or "J" in str(task["payload"]["messages"])
             events = (await site.get(f"/api/task/{told['taskId']}/events", headers=as_tier(tier))).text
             assert f'"model":"{model}","queue":"{queue}"' in events, "the route's name is no model"
@@ -306,11 +307,9 @@ async def test_a_template_without_a_route_runs_on_the_model_that_is_named(gatewa
 
 
 async def test_a_route_bounds_time_and_says_what_is_not_said(gateway: Start) -> None:
-    routes = {"slow": {"model": "m", "timeout_ms": 7000, "mode": "batch"}}
+    routes = {"slow": {"model": "m", "timeout_ms": 7000, "mode": "batch", "stream": True}}
     async with gateway(routes=routes) as talk, talk.worker2(["m"]) as worker:
-        async with talk.events(
-            "/api/openai", json={"model": "slow", "timeout": 60_000, "stream": True}
-        ) as reader:
+        async with talk.events("/api/openai", json={"model": "slow", "timeout": 60_000}) as reader:
             task = await worker.take()
             assert task["timeoutMs"] <= 7000
             assert task["stream"] is True
@@ -328,11 +327,55 @@ async def test_the_names_that_may_be_used_are_told_with_what_they_come_to(gatewa
         by_name = {route["name"]: route for route in told["routes"]}
         assert set(by_name) == set(EXAMPLE["routes"])
         match = by_name["job_match"]
-        assert (match["tier"], match["model"], match["queue"]) == ("free", "glm-4.5-flash", "free_stream")
+        assert (match["tier"], match["model"], match["queue"], match["stream"]) == (
+            *("free", "glm-4.5-flash", "free_stream"),
+            True,
+        )
         assert by_name["job_summary"]["vision"]["model"] == "glm-4v"
         template = next(one for one in told["templates"] if one["name"] == "job_match")
         assert (template["locales"], template["variables"]) == (["en", "zh"], ["job", "notes", "resume"])
         assert json.dumps(told)
+
+
+async def test_the_same_template_with_the_same_variables_is_one_task_for_a_while(gateway: Start) -> None:
+    routes = {"greet": {"model": "m", "same_task_ms": 60_000, "tiers": {"paid": {"model": "m2"}}}}
+    async with (
+        gateway(routes=routes, templates=TEMPLATES, keys=CALLERS) as talk,
+        talk.worker2(["m", "m2"], slots=8) as worker,
+        talk.client(secret("site")) as site,
+    ):
+
+        async def submit(name: str, user: str, **more: Any) -> dict[str, Any]:
+            body = {"template": "greet", "variables": {"name": name}, "async": True, **more}
+            answer = await site.post("/api/tasks", json=body, headers={"X-Fairlane-User": user})
+            assert answer.status_code == 202, answer.text
+            told: dict[str, Any] = answer.json()
+            return told
+
+        first = await submit("a", "ann")
+        assert "replay" not in first
+        again = await submit("a", "ann", metadata={"n": 2}, stream=True)
+        assert (again["taskId"], again["replay"]) == (first["taskId"], True)
+        assert again["idemKey"].startswith("greet ")
+        half = {"target": "route", "name": "greet", "values": {"model": "m2"}, "percent": 50}
+        created = await talk.http.post("/api/admin/overrides", json=half, headers=OPERATOR)
+        assert created.status_code == 201, created.text
+        for _ in range(8):
+            assert (await submit("a", "ann"))["taskId"] == first["taskId"], "in the share or not"
+        for name, user, more in (
+            ("b", "ann", {}),
+            ("a", "bob", {}),
+            ("a", "ann", {"locale": "de"}),
+            ("a", "ann", {"idempotencyKey": "own"}),
+        ):
+            assert (await submit(name, user, **more))["taskId"] != first["taskId"]
+        for _ in range(5):
+            await ran(worker)
+        await worker.nothing_more()
+        sync = {"template": "greet", "variables": {"name": "a"}}
+        answer = await site.post("/api/tasks", json=sync, headers={"X-Fairlane-User": "ann"})
+        assert (answer.headers["idempotency-replayed"], answer.json()["content"]) == ("true", "fine")
+        assert answer.headers["x-task-id"] == first["taskId"]
 
 
 async def test_a_route_whose_model_nobody_runs_is_a_503_that_the_log_tells_by_both_names(

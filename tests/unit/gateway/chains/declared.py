@@ -71,14 +71,14 @@ def settings_of(**stages: Any) -> Settings:
 
 
 def plan_of(
-    settings: Settings, name: str, given: Mapping[str, Any], *, stream: bool = False, caller: Caller = PAID
+    settings: Settings, name: str, given: Mapping[str, Any], caller: Caller = PAID, **options: bool
 ) -> Plan:
     """The plan of a configured chain, as it is read again."""
     current, chain = Current(settings), settings.chains[name]
     takes = variables_of(chain, current.plans.templates, settings.routes)
     assert takes.missing(given) == takes.unknown(given) == []
     asked = ChainRequest(name, chain, takes.filled(given))
-    return read_plan(encode(plan_chain(current, caller, asked, Options(stream=stream), "x").plan))
+    return read_plan(encode(plan_chain(current, caller, asked, Options(**options), "x").plan))
 
 
 def run(making: Generator[None, None, Any]) -> Any:

@@ -237,12 +237,23 @@ def test_a_result_that_cannot_be_read_ends_with_a_sentence(result: bytes) -> Non
         after(plan_of(settings, "c", {}), 0, {(0, -1): result})
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_the_last_stage_streams_as_the_call_says(streams: bool) -> None:
-    routes = {"sum_up": {"model": "small"}}
+@pytest.mark.parametrize(
+    ("of_route", "called", "streams"),
+    [
+        (None, {}, False),
+        (True, {}, True),
+        (True, {"sets_stream": True}, False),
+        (False, {"stream": True}, True),
+        (None, {"stream": True}, True),
+    ],
+)
+def test_the_last_stage_streams_as_the_request_sets_else_its_route(
+    of_route: bool | None, called: dict[str, bool], streams: bool
+) -> None:
+    routes = {"sum_up": {"model": "small", **({} if of_route is None else {"stream": of_route})}}
     stages = [{"name": name, "template": "sum_up"} for name in ("a", "b")]
     settings = Settings(**{**JOB_MATCH, "routes": routes, "chains": {"c": {"stages": stages}}})
-    plan = plan_of(settings, "c", {"job": "j"}, stream=streams)
+    plan = plan_of(settings, "c", {"job": "j"}, **called)
     assert [stage.stream for stage in plan.stages] == [False, streams]
     comes = after(plan, 0, {(0, -1): b'{"content":"x"}'})
     assert isinstance(comes, NextStage)

@@ -52,7 +52,7 @@ def route(name: str = "r", percent: int = 100, override_id: str = "o1", **values
 
 
 def test_the_names_are_those_of_the_configuration() -> None:
-    assert set(ROUTE_SETTINGS) == set(map(external_name, RouteRule.model_fields)) - {"price"}
+    assert set(ROUTE_SETTINGS) == set(map(external_name, RouteRule.model_fields)) - {"price", "same_task"}
     assert set(MODEL_SETTINGS) <= set(map(external_name, ModelSettings.model_fields))
 
 
