@@ -273,7 +273,9 @@ async def _stored(operator: Operator, caller: Caller, task_id: str) -> dict[str,
 @router.post(
     "/api/admin/workers/{worker_id}/drain",
     **described(
-        "admin.workers.drain", "Drain a worker", fields(workerId=STRING, replica=STRING, draining=BOOLEAN)
+        "admin.workers.drain",
+        "Drain a worker",
+        fields(workerId=STRING, name=STRING, replica=STRING, draining=BOOLEAN),
     ),
 )
 async def drain(operator: OperatorDep, actor: ActorDep, worker_id: str) -> Response:

@@ -17,7 +17,7 @@ const pathOf = (kind, name) => PATHS[kind] + name.split("/").map(encodeURICompon
 const patch = (kind, name, values, query = "") => call(pathOf(kind, name) + query, { method: "PATCH", body: values });
 
 /** Do something and report the result; `after` is called on success. The feed shows the change within a second. */
-export async function carryOut(work, after = () => {}) {
+async function carryOut(work, after = () => {}) {
   try {
     toast(await work(), "good");
   } catch (problem) {
@@ -27,44 +27,36 @@ export async function carryOut(work, after = () => {}) {
   after();
 }
 
+/** Ask; if the operator agrees, do it. */
+async function ask(question, work, after) {
+  if (await askAgain(question)) await carryOut(work, after);
+}
+
 /** Pause or resume a queue or model (`kind`). */
-export async function pause(kind, name, paused) {
+export function pause(kind, name, paused) {
   const what = paused ? "pause" : "resume";
-  const sure = await askAgain({
-    title: t(`ask.${what}.${kind}`, { name }),
-    text: t(`ask.${what}.${kind}.text`),
-    action: t(`do.${what}`),
-    danger: paused,
-  });
-  if (!sure) return;
-  await carryOut(async () => {
+  const question = { title: t(`ask.${what}.${kind}`, { name }), text: t(`ask.${what}.${kind}.text`), action: t(`do.${what}`), danger: paused };
+  return ask(question, async () => {
     await patch(kind, name, { paused: paused || null }); // null: as configured, which is not paused
     return t(`done.${what}`, { name });
   });
 }
 
 /** Drain a worker of the state's list. */
-export async function drain(worker) {
+export function drain(worker) {
   const name = worker.name || worker.workerId;
-  const sure = await askAgain({
-    title: t("ask.drain", { name }),
-    text: t(worker.version >= 2 ? "ask.drain.text.v2" : "ask.drain.text.v1", { n: worker.running }),
-    action: t("do.drain"),
-    danger: true,
-  });
-  if (!sure) return;
-  await carryOut(async () => {
+  const text = t(worker.version >= 2 ? "ask.drain.text.v2" : "ask.drain.text.v1", { n: worker.running });
+  return ask({ title: t("ask.drain", { name }), text, action: t("do.drain"), danger: true }, async () => {
     await call(`/api/admin/workers/${worker.workerId}/drain`, { method: "POST", body: {} });
     return t("done.drain", { name });
   });
 }
 
 /** Have the breaker of an upstream of a model `open` or `closed`, or let it go by itself (`auto`). */
-export async function forceBreaker({ model, upstream }, breaker) {
+export function forceBreaker({ model, upstream }, breaker) {
   const name = breakerName(model, upstream);
-  const sure = await askAgain({ title: t(`ask.breaker.${breaker}`, { name }), text: t(`ask.breaker.${breaker}.text`), action: t(`do.breaker.${breaker}`), danger: breaker === "open" });
-  if (!sure) return;
-  await carryOut(async () => {
+  const question = { title: t(`ask.breaker.${breaker}`, { name }), text: t(`ask.breaker.${breaker}.text`), action: t(`do.breaker.${breaker}`), danger: breaker === "open" };
+  return ask(question, async () => {
     await call(`${PATHS.model}${encodeURIComponent(model)}`, { method: "PATCH", body: { breaker, upstream } });
     return t(`done.breaker.${breaker}`, { name });
   });
@@ -74,15 +66,9 @@ export async function forceBreaker({ model, upstream }, breaker) {
 export const breakerName = (model, upstream) => t("breaker.of", { model, upstream: upstream || t("upstream.unnamed") });
 
 /** Cancel a task of a list or of its own page. */
-export async function cancel(task, after) {
-  const sure = await askAgain({
-    title: t("ask.cancel"),
-    text: t("ask.cancel.text", { id: task.taskId, user: task.user }),
-    action: t("do.cancel"),
-    danger: true,
-  });
-  if (!sure) return;
-  await carryOut(async () => {
+export function cancel(task, after) {
+  const text = t("ask.cancel.text", { id: task.taskId, user: task.user });
+  return ask({ title: t("ask.cancel"), text, action: t("do.cancel"), danger: true }, async () => {
     const { cancelled } = await call(`/api/admin/tasks/cancel?task=${task.taskId}`, { method: "POST", body: {} });
     return cancelled ? t("done.cancel") : t("done.cancel.late");
   }, after);
@@ -102,9 +88,8 @@ export const cancelWaiting = ({ user, waiting }, after) =>
 export const cancelFound = (query, after) =>
   cancelAll(query, { title: t("ask.cancel.found"), text: t("ask.cancel.found.text", { filter: [...query].map(([name, value]) => `${name} = ${value}`).join(", ") }) }, after);
 
-async function cancelAll(query, question, after) {
-  if (!(await askAgain({ ...question, action: t("do.cancel.all"), danger: true }))) return;
-  await carryOut(async () => {
+function cancelAll(query, question, after) {
+  return ask({ ...question, action: t("do.cancel.all"), danger: true }, async () => {
     let n = 0;
     for (let calls = 0; calls < MAX_CALLS; calls += 1) {
       const { cancelled, more } = await call(`/api/admin/tasks/cancel?${query}`, { method: "POST", body: {} });
@@ -185,7 +170,7 @@ function openLimits(kind, name, { values, overrides, settings }, { first = null,
   const box = h("div");
   let busy = false;
 
-  const ask = async work => {
+  const attempt = async work => {
     if (busy) return;
     busy = true;
     try {
@@ -212,10 +197,9 @@ function openLimits(kind, name, { values, overrides, settings }, { first = null,
     replace(notice, changed.length ? "" : t("change.nothing"));
     if (complain(one => (changed.includes(one) ? one.problem() : "")) || !changed.length) return;
     const wanted = Object.fromEntries(changed.map(one => [one.setting, one.value()]));
-    ask(async () => {
+    attempt(async () => {
       await patch(kind, name, wanted, "?check=true");
-      const warnings = await reservations(kind, name, wanted);
-      showReview(wanted, warnings);
+      showReview(wanted, await reservations(kind, name, wanted));
     });
   };
 
@@ -227,7 +211,7 @@ function openLimits(kind, name, { values, overrides, settings }, { first = null,
         after: value === null ? t("change.configured") : valueText(value),
       }),
     );
-    const carryOutNow = async () => {
+    const apply = async () => {
       await patch(kind, name, wanted);
       dialog.close();
       toast(t("done.change", { name }), "good");
@@ -237,7 +221,7 @@ function openLimits(kind, name, { values, overrides, settings }, { first = null,
       box,
       h("p", {}, t("ask.change.text"), lines.map(line => h("strong", { class: "change-line" }, line))),
       warnings.map(text => h("p", { class: "notice warn" }, text)),
-      h("div", { class: "actions" }, h("button", { type: "button", class: "primary", on: { click: () => ask(carryOutNow) } }, t("do.change")), back),
+      h("div", { class: "actions" }, h("button", { type: "button", class: "primary", on: { click: () => attempt(apply) } }, t("do.change")), back),
     );
     back.focus();
   };
