@@ -9,8 +9,8 @@ from fairlane.gateway.accounts.in_flight import InFlightRequests
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.calls.http import Request
-from fairlane.gateway.current import Current
-from fairlane.gateway.errors import ApiError, bad_request, link_refused
+from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.errors import ApiError, bad_request, invalid_link
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.settings import Scope
 
@@ -52,7 +52,7 @@ class Authorizer:
     """Authorizes calls and counts them as open."""
 
     def __init__(
-        self, current: Current, tickets: Tickets, calls: InFlightRequests, lifecycle: Lifecycle
+        self, current: ActiveConfig, tickets: Tickets, calls: InFlightRequests, lifecycle: Lifecycle
     ) -> None:
         self._current = current
         self._tickets = tickets
@@ -114,7 +114,7 @@ class Authorizer:
         token = request.query("token")
         if token is not None:
             if self._tickets.expiry(token, task_id) is None:
-                raise link_refused()
+                raise invalid_link()
             self.calls.enter_by_ticket(request, task_id)
             return None  # the call itself checks the expiry
         caller = self._authenticate(request)

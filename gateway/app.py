@@ -24,6 +24,7 @@ from fairlane.gateway.accounts.tokens import InvalidToken, TokenForbids
 from fairlane.gateway.api import (
     account,
     audit,
+    balances,
     batches,
     endpoints,
     health,
@@ -32,7 +33,6 @@ from fairlane.gateway.api import (
     operators,
     overrides,
     pages,
-    quota,
     routes,
     settings,
     usage,
@@ -69,7 +69,7 @@ ROUTERS = (
     (overrides.router, Access.ADMIN),
     (endpoints.router, Access.ADMIN),
     (keys.router, Access.ADMIN),
-    (quota.router, Access.ADMIN),
+    (balances.router, Access.ADMIN),
     (usage.router, Access.ADMIN),
     (audit.router, Access.ADMIN),
     (users.router, Access.ADMIN),
@@ -264,7 +264,7 @@ class App(FastAPI):
         )
         return ApiError(500, "INTERNAL", "Internal error")
 
-    def _log_refusal(self, request: Request, error: ApiError) -> None:
+    def _log_rejection(self, request: Request, error: ApiError) -> None:
         """A call that may come again later has a line in the log, one with an unknown key, and one beyond its token: a failed
         task has one of its own, another wrong call none."""
         metrics, caller = self.gateway.metrics, request.caller
@@ -277,8 +277,8 @@ class App(FastAPI):
         if isinstance(error, TokenForbids) or error.code == "TOKEN_USED_UP":
             metrics.beyond_token(error.code, **where, reason=error.message, **{**error.facts, **whose})
         if error.status in (429, 503) and not isinstance(error, TaskFailed):
-            self.gateway.records.refusals.count(caller.key_id if caller else "", error.code)
-            metrics.refused_call(
+            self.gateway.records.rejections.count(caller.key_id if caller else "", error.code)
+            metrics.rejected_call(
                 error.code,
                 status=error.status,
                 request_id=request.id.decode(),
@@ -290,7 +290,7 @@ class App(FastAPI):
             )
 
     async def _refuse(self, request: Request, error: ApiError) -> None:
-        self._log_refusal(request, error)
+        self._log_rejection(request, error)
         if isinstance(error, InsufficientQuota) and request.caller and not request.caller.sees_quota:
             error = error.without_amounts()
         request.rate_limits = error.rate_limits or request.rate_limits

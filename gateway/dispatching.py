@@ -1,6 +1,6 @@
 """Settings of the scheduler and the dispatcher, and the ends of tasks that neither a worker nor a client ends. Pure."""
 
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.endpoints.payloads import worker_payload
 from fairlane.gateway.permits.gate import LEFT_UNREPORTED
 from fairlane.gateway.settings import ModelSettings, Settings
@@ -54,7 +54,7 @@ def _output_limits(model: ModelSettings) -> OutputLimits:
     )
 
 
-def dispatch_settings(current: Current) -> DispatchSettings:
+def dispatch_settings(current: ActiveConfig) -> DispatchSettings:
     """Return the settings that apply to tasks of workers."""
     settings = current.settings
     return DispatchSettings(

@@ -164,7 +164,7 @@ def unauthorized() -> ApiError:
     return ApiError(401, "UNAUTHORIZED", KEY_NEEDED)
 
 
-def link_refused() -> ApiError:
+def invalid_link() -> ApiError:
     """Return the error of a link whose token is forged or expired."""
     sentence = "This link is invalid or has expired. Poll the task with your API key to get a new one."
     return ApiError(401, "LINK_INVALID", sentence)

@@ -28,9 +28,9 @@ from fairlane.gateway.calls.positions import PositionMonitor
 from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.calls.task_builder import MIN_LINGER_MS
 from fairlane.gateway.calls.tracing import tracer_for
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.sockets import connection_limit, open_files
-from fairlane.gateway.current import Current
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
@@ -41,6 +41,7 @@ from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
+from fairlane.gateway.operator.balances import QuotaAdmin
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
 from fairlane.gateway.operator.endpoints.monitor import EndpointMonitor
@@ -51,8 +52,7 @@ from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.overrides.admin import OverrideAdmin
 from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.gateway.operator.overview import OverviewFeed, OverviewReader
-from fairlane.gateway.operator.quota import QuotaAdmin
-from fairlane.gateway.operator.settings_view import EffectiveSettings, overrides_now
+from fairlane.gateway.operator.settings_view import SettingsView, overrides_now
 from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.permits.issuer import PermitIssuer
@@ -126,7 +126,7 @@ class Gateway:
         started_at = time.time()
         self.replica = replica = siblings.mark + secrets.token_hex(4)
         self.keys = keys = Keys(pool_prefix())
-        self.current = current = Current(settings, own_workers)
+        self.current = current = ActiveConfig(settings, own_workers)
         self.database = Database(parse_address(settings.database_url, settings.data_dir))
         key_store = KeyStore(self.database)
         self.key_cache = ApiKeyCache(key_store, self._keys_changed, self._used_keys)
@@ -342,7 +342,7 @@ class Gateway:
             quota=self.quota,
             overrides=OverrideAdmin(override_store, self.overrides, current, self.scheduler),
             endpoints=endpoints,
-            settings=EffectiveSettings(
+            settings=SettingsView(
                 self.link,
                 keys,
                 self.scheduler,
@@ -365,7 +365,7 @@ class Gateway:
             self.dispatcher.attempts,
         )
         self.scrape = Scrape(
-            *(siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force),
+            *(siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.effective_limits),
             self.dispatcher.silences,
             self.inspector,
             database=DatabaseSurveyor(self.database),

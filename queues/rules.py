@@ -46,9 +46,9 @@ class EffectiveSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredSettings:
-    """All that the configuration in force says of queues and models, if there is one."""
+    """All that the configuration in effect says of queues and models, if there is one."""
 
-    in_force: Configuration | None
+    effective: Configuration | None
     configured: dict[tuple[Kind, str, str], Value]
     """By kind, name and setting."""
 
@@ -61,14 +61,14 @@ def read_field(field: str) -> tuple[Kind, str, str] | None:
     return (kind, name, setting) if setting in settings_of(kind) else None
 
 
-def read_configured(in_force: Configuration | None, configured: Mapping[str, str]) -> ConfiguredSettings:
+def read_configured(effective: Configuration | None, configured: Mapping[str, str]) -> ConfiguredSettings:
     """What the hash `configured` holds."""
     said = {
         place: decode(place[0], place[2], text)
         for field, text in configured.items()
         if (place := read_field(field))
     }
-    return ConfiguredSettings(in_force, said)
+    return ConfiguredSettings(effective, said)
 
 
 @dataclass(frozen=True, slots=True)

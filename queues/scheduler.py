@@ -860,13 +860,13 @@ class Scheduler:
         replica lives whose version is newer (ask again), or if what holds says the same. `link`: a connection that is being made.
         """
         said = configuration(queues, models)
-        outcome, in_force, born = await (link or self._link).run(
+        outcome, effective, born = await (link or self._link).run(
             "configure", self.replica, version.modified_ms, version.read_ms, hash_of(said), *said
         )
-        return ConfigStatus(outcome.decode(), read_configuration(in_force), born.decode())
+        return ConfigStatus(outcome.decode(), read_configuration(effective), born.decode())
 
-    async def in_force(self) -> tuple[Configuration | None, str]:
-        """The configuration in force, and `ConfigurationStatus.born`; None and '' in a store that was never configured."""
+    async def effective_configuration(self) -> tuple[Configuration | None, str]:
+        """The configuration in effect, and `ConfigurationStatus.born`; None and '' in a store that was never configured."""
         packed, born = await self._link.command("HMGET", self._keys("pool"), "version", "born")
         return None if packed is None else read_configuration(packed), (born or b"").decode()
 

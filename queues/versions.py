@@ -33,7 +33,7 @@ class ConfigStatus(NamedTuple):
 
     outcome: str
     """set, same (nothing to do), or older: another one stays while a replica lives that has it."""
-    in_force: Configuration
+    effective: Configuration
     born: str = ""
     """Names the data of the store: another one than before means that it was emptied meanwhile."""
 

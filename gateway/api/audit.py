@@ -9,7 +9,7 @@ from fairlane.gateway.api.operator_schemas import AuditEntry, Rejection
 from fairlane.gateway.api.queries import Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.api.schemas import listed
 from fairlane.gateway.records.audit import WantedActs
-from fairlane.gateway.records.refusals import WantedRefusals
+from fairlane.gateway.records.rejections import RejectionFilter
 
 router = keyed_router("operators")
 
@@ -56,5 +56,5 @@ async def rejections(
 
     A process counts up to 1,000 pairs of key and code a minute; the rest has the key `(other)`.
     """
-    wanted = WantedRefusals(*between(since, until), key, code)
+    wanted = RejectionFilter(*between(since, until), key, code)
     return answer(await operator.audit.rejections(wanted, after, limit, caller.key_id))

@@ -9,8 +9,8 @@ from fairlane.gateway.api.dependencies import CallerDep, answer, described, keye
 from fairlane.gateway.api.operator_schemas import RouteList
 from fairlane.gateway.calls.prompts import template_fields
 from fairlane.gateway.chains.requests import declared_chain
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.credits.amounts import plain_credits
-from fairlane.gateway.current import Current
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import Settings
 
@@ -38,7 +38,7 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
 async def routes(request: Framed, caller: CallerDep) -> Response:
     """Return the routes that this caller may name as `model` or `template`, with their values for the caller's tier, and the
     templates and chains with their variables."""
-    current: Current = request.app.gateway.current
+    current: ActiveConfig = request.app.gateway.current
     plans, tier, listed = current.plans, caller.tier, []
     for name in sorted(plans.routes.named):
         if caller.may_use(name):

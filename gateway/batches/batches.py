@@ -13,7 +13,7 @@ from fairlane.gateway.batches.models import Batch, could_be, new_batch_id, read_
 from fairlane.gateway.batches.requests import READERS
 from fairlane.gateway.batches.store import BatchStore, TooMany
 from fairlane.gateway.calls.openai import CHAT, MAX_EXPIRY_S, MAX_KEY, MAX_PAIRS, MAX_VALUE, MIN_EXPIRY_S
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.rows import FileRow
@@ -54,7 +54,9 @@ class NewBatch(BaseModel):
 class Batches:
     """Use cases. All raise ApiError and DatabaseUnavailable."""
 
-    def __init__(self, current: Current, store: BatchStore, files: Files, hurry: Callable[[], None]) -> None:
+    def __init__(
+        self, current: ActiveConfig, store: BatchStore, files: Files, hurry: Callable[[], None]
+    ) -> None:
         """`hurry` wakes the leader of this replica."""
         self._current = current
         self._store = store

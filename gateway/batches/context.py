@@ -21,7 +21,7 @@ from fairlane.gateway.batches.models import Batch, Status, blocked_on_json, line
 from fairlane.gateway.batches.requests import View
 from fairlane.gateway.batches.store import BatchStore
 from fairlane.gateway.calls.bodies import Bodies
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files.files import Files
@@ -46,7 +46,7 @@ T = TypeVar("T")
 class Tools:
     """The parts that run batches."""
 
-    current: Current
+    current: ActiveConfig
     bodies: Bodies
     submit: Submit
     cancel: Cancel

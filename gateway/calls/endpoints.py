@@ -15,7 +15,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import OVERSIZED, RawObject, value_of
 from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, MethodRefused, NoEndpoint
 from fairlane.gateway.endpoints.headers import BadHeader, passed_headers
 from fairlane.gateway.endpoints.payloads import payload_of
@@ -72,7 +72,7 @@ def read_endpoint_request(fields: RawObject, task_type: str) -> EndpointRequest:
     body, encoded, size, kind = _body(fields)
     # the method of a permit is its holder's to choose
     usual = "" if task_type == PERMIT else "GET" if body is encoded is None else "POST"
-    asked = EndpointRequest(
+    wanted = EndpointRequest(
         url,
         (read_text(fields, "method") or usual).upper(),
         endpoint,
@@ -83,24 +83,24 @@ def read_endpoint_request(fields: RawObject, task_type: str) -> EndpointRequest:
         size,
         kind,
     )
-    if task_type == PERMIT and (asked.headers or body is not None or encoded is not None):
+    if task_type == PERMIT and (wanted.headers or body is not None or encoded is not None):
         raise bad_request(
             "A permit is for a URL and a method: headers and body are the caller's to send", "body"
         )
-    return asked
+    return wanted
 
 
 def find_endpoint(
-    current: Current, caller: Caller, asked: EndpointRequest, task_type: str
+    current: ActiveConfig, caller: Caller, wanted: EndpointRequest, task_type: str
 ) -> tuple[Endpoint, Target]:
     """The endpoint, and its target. Raises ApiError: 404 also where this caller may not use it."""
     endpoints = current.endpoints
-    url, named = asked.url, None
+    url, named = wanted.url, None
     try:
-        if asked.endpoint is not None:
-            named = endpoints.named(asked.endpoint)
+        if wanted.endpoint is not None:
+            named = endpoints.named(wanted.endpoint)
             if named is None or not _may_use(caller, named):
-                raise NoEndpoint(f"There is no endpoint {asked.endpoint[:64]!r} that this key may use")
+                raise NoEndpoint(f"There is no endpoint {wanted.endpoint[:64]!r} that this key may use")
             if url is None:
                 if "*" in named.pattern.segments and task_type == HTTP:
                     raise bad_request(
@@ -108,12 +108,12 @@ def find_endpoint(
                     )
                 url = named.pattern.text
         assert url is not None
-        if asked.query:
-            url += ("&" if "?" in url else "?") + asked.query
+        if wanted.query:
+            url += ("&" if "?" in url else "?") + wanted.query
         if named is None:
-            found, target = endpoints.find(url, asked.method)
+            found, target = endpoints.find(url, wanted.method)
         else:
-            found, target = named, endpoints.check(named, url, asked.method)
+            found, target = named, endpoints.check(named, url, wanted.method)
         if not _may_use(caller, found):
             raise NoEndpoint(NONE)
     except BadUrl as error:
@@ -135,27 +135,27 @@ def _may_use(caller: Caller, endpoint: Endpoint) -> bool:
 
 
 def endpoint_task(
-    current: Current,
+    current: ActiveConfig,
     caller: Caller,
-    asked: EndpointRequest,
+    wanted: EndpointRequest,
     task_type: str,
     options: Options,
     *,
     task_id: str,
     subject: str,
 ) -> TaskSpec:
-    """A task as the scheduler takes it. Raises ApiError. `subject`: as `Current.plan` takes it."""
-    endpoint, target = find_endpoint(current, caller, asked, task_type)
-    if asked.bytes_of_body > endpoint.max_body_bytes:
+    """A task as the scheduler takes it. Raises ApiError. `subject`: as `ActiveConfig.plan` takes it."""
+    endpoint, target = find_endpoint(current, caller, wanted, task_type)
+    if wanted.bytes_of_body > endpoint.max_body_bytes:
         sentence = f"The body may have {endpoint.max_body_bytes} bytes at this endpoint"
         raise ApiError(413, "BODY_TOO_LARGE", sentence, param="body")
     try:
-        headers = passed_headers(asked.headers, endpoint.headers)
+        headers = passed_headers(wanted.headers, endpoint.headers)
     except BadHeader as error:
         raise bad_request(str(error), "headers") from None
-    if asked.content_type and all(name != "content-type" for name, _ in headers):
-        headers.append(("content-type", asked.content_type))
-    payload = payload_of(endpoint, target, asked.method, headers, asked.body, asked.encoded)
+    if wanted.content_type and all(name != "content-type" for name, _ in headers):
+        headers.append(("content-type", wanted.content_type))
+    payload = payload_of(endpoint, target, wanted.method, headers, wanted.body, wanted.encoded)
     plan = current.plan(caller, endpoint.model, lambda: False, subject)
     task = build_task(
         current.settings,
@@ -168,7 +168,7 @@ def endpoint_task(
         options=options,
     )
     for spec in filter(None, (task, task.downgrade)):
-        _settle(spec, endpoint, asked.method, options, payload, current.settings.archive_ttl_ms)
+        _settle(spec, endpoint, wanted.method, options, payload, current.settings.archive_ttl_ms)
     return task
 
 

@@ -141,7 +141,7 @@ class Request:
         """By their names in lower case."""
         self.plain = SPECIAL_HEADERS.isdisjoint(self.headers)
         """Whether it has none of SPECIAL_HEADERS."""
-        self.id = self._said_id() or b"req_" + os.urandom(12).hex().encode()
+        self.id = self._client_id() or b"req_" + os.urandom(12).hex().encode()
         self.started = False
         self.status = 499
         """Of the answer; 499 until it begins, as if the client had left."""
@@ -185,9 +185,9 @@ class Request:
     @property
     def key_header(self) -> str | None:
         """The header `authorization`; on /v1 also `x-api-key`, which Anthropic's clients send."""
-        said = self.header(b"authorization")
-        if said is not None or not self.path.startswith("/v1/"):
-            return said
+        value = self.header(b"authorization")
+        if value is not None or not self.path.startswith("/v1/"):
+            return value
         key = self.header(b"x-api-key")
         return None if key is None else f"Bearer {key}"
 
@@ -205,10 +205,10 @@ class Request:
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
-    def _said_id(self) -> bytes | None:
+    def _client_id(self) -> bytes | None:
         """The caller's own id of the request, if it is one that a log line may hold."""
-        said = self.headers.get(b"x-request-id")
-        return said if said is not None and _REQUEST_ID.fullmatch(said) else None
+        value = self.headers.get(b"x-request-id")
+        return value if value is not None and _REQUEST_ID.fullmatch(value) else None
 
     def query(self, name: str) -> str | None:
         """The last value of a parameter. Raises ApiError(400) when there are absurdly many."""
@@ -235,9 +235,9 @@ class Request:
 
     async def json_body(self, limit: int) -> bytes:
         """Return the whole body, which must say that it is JSON. Raise ApiError (415, 413, 408) or ClientGone."""
-        said = self.headers.get(b"content-type", b"")
-        if said != JSON[1]:
-            content_type = said.decode("latin-1").partition(";")[0].strip().lower()
+        value = self.headers.get(b"content-type", b"")
+        if value != JSON[1]:
+            content_type = value.decode("latin-1").partition(";")[0].strip().lower()
             if content_type != "application/json" and not content_type.endswith("+json"):
                 raise ApiError(
                     415, "UNSUPPORTED_MEDIA_TYPE", "Send JSON with the header Content-Type: application/json"

@@ -64,10 +64,10 @@ async def read_idempotency(
     if key is None or not settings.idempotency_ttl_ms:
         return None
     if native:
-        asked = {name: value for name, value in fields.items() if name != FIELD}
-        return _said(key, await _fingerprint(request, bodies, asked, []), settings)
+        content = {name: value for name, value in fields.items() if name != FIELD}
+        return _with_fingerprint(key, await _fingerprint(request, bodies, content, []), settings)
     options = [(name, text) for name in OPTIONS if (text := request.header(name)) is not None]
-    return _said(key, await _fingerprint(request, bodies, fields, options), settings)
+    return _with_fingerprint(key, await _fingerprint(request, bodies, fields, options), settings)
 
 
 async def same_task_key(
@@ -85,24 +85,24 @@ async def same_task_key(
     options = [(b"tier", filled.plan.tier), (b"locale", locale)]
     variables = await members_of_variables(fields, bodies)
     fingerprint = await _fingerprint(request, bodies, variables, options)
-    return _said(f"{filled.plan.asked} {fingerprint}", fingerprint, settings, rule.same_task_ms)
+    return _with_fingerprint(f"{filled.plan.asked} {fingerprint}", fingerprint, settings, rule.same_task_ms)
 
 
-def _said(key: str, fingerprint: str, settings: Settings, ttl_ms: int = 0) -> IdempotencyKey:
+def _with_fingerprint(key: str, fingerprint: str, settings: Settings, ttl_ms: int = 0) -> IdempotencyKey:
     """`ttl_ms`: how long the key names its task; 0: as long as a client's own key."""
     period_ms = settings.idempotency_ttl_ms
     most = settings.tuning.max_idempotency_keys
     return IdempotencyKey(key, fingerprint, ttl_ms or period_ms, most, period_ms)
 
 
-def name_task(task: TaskSpec, said: IdempotencyKey | None) -> None:
+def name_task(task: TaskSpec, key: IdempotencyKey | None) -> None:
     """Give a task its idempotency key, if the request has one: its client may come back for a while, and a result that was read
     is kept."""
-    if said is None:
+    if key is None:
         return
-    name = idempotency_name(task.key, task.user, said.key)
-    task.idempotency = pack(name, said.fingerprint, said.ttl_ms, said.most, said.period_ms)
-    task.idempotency_key = said.key
+    name = idempotency_name(task.key, task.user, key.key)
+    task.idempotency = pack(name, key.fingerprint, key.ttl_ms, key.most, key.period_ms)
+    task.idempotency_key = key.key
     task.after_read_ms = 0
     if task.linger_ms:
         task.linger_ms = max(task.linger_ms, PATIENCE_MS)
@@ -131,27 +131,27 @@ def _check(key: str, where: str) -> None:
 
 
 async def _fingerprint(
-    request: Request, bodies: Bodies, asked: RawObject, options: Sequence[tuple[bytes, str]]
+    request: Request, bodies: Bodies, content: RawObject, options: Sequence[tuple[bytes, str]]
 ) -> str:
-    size = sum(len(memoryview(value)) for value in asked.values())
-    return await bodies.run(size, _hash, request.route, asked, options)
+    size = sum(len(memoryview(value)) for value in content.values())
+    return await bodies.run(size, _hash, request.route, content, options)
 
 
-def _hash(route: str, asked: RawObject, options: Sequence[tuple[bytes, str]]) -> str:
+def _hash(route: str, content: RawObject, options: Sequence[tuple[bytes, str]]) -> str:
     hashed = hashlib.sha256()
-    for part in _parts(route, asked, options):
+    for part in _parts(route, content, options):
         hashed.update(part)
     return digest_text(hashed.digest())
 
 
 def _parts(
-    route: str, asked: RawObject, options: Iterable[tuple[bytes, str]]
+    route: str, content: RawObject, options: Iterable[tuple[bytes, str]]
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes to hash: each text behind its length, so that different requests give different bytes."""
     yield b"%d:%b" % (len(route), route.encode())
     for option, text in options:
         yield b"%d:%b%d:%b" % (len(option), option, len(text), text.encode("latin-1"))
-    for name in sorted(asked):
-        value, member = memoryview(asked[name]), name.encode()
+    for name in sorted(content):
+        value, member = memoryview(content[name]), name.encode()
         yield b"|%d:%b%d:" % (len(member), member, len(value))
         yield value

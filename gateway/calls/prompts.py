@@ -9,7 +9,7 @@ from msgspec import Raw
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import Bodies, RawObject, value_of
 from fairlane.gateway.calls.task_builder import OWN_FIELDS, read_model
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.routing.plans import Plan
@@ -45,9 +45,9 @@ class FilledTemplate(NamedTuple):
 
 
 async def fill_in(
-    current: Current, caller: Caller, fields: RawObject, bodies: Bodies, subject: str = ""
+    current: ActiveConfig, caller: Caller, fields: RawObject, bodies: Bodies, subject: str = ""
 ) -> FilledTemplate:
-    """Return the body for a request that names a template. `subject`: as in `Current.plan`. Raise ApiError: 400, 403, 404."""
+    """Return the body of a request with a template. `subject`: as in `ActiveConfig.plan`. Raise ApiError (400, 403, 404)."""
     name = value_of(fields, "template")
     if not isinstance(name, str):
         raise bad_request("template must be the name of a template or route", "template")
@@ -77,7 +77,7 @@ def read_locale(fields: RawObject) -> str:
 
 
 def _rendered(
-    current: Current,
+    current: ActiveConfig,
     caller: Caller,
     name: str,
     variables: dict[str, Any],
@@ -96,8 +96,8 @@ def _rendered(
         raise TemplateNotFound(name, known, current.settings.chains)
     if route is not None and model is not None:
         raise bad_request(f"The route {name} says which model runs: leave `model` out", "model")
-    asked = name if route is not None else model or caller.only_model or DEFAULT_MODEL
-    check_model(caller, asked)
+    requested = name if route is not None else model or caller.only_model or DEFAULT_MODEL
+    check_model(caller, requested)
     most = current.settings.max_body_bytes
     try:
         prompt = template.render(variables, locale, most)
@@ -114,7 +114,7 @@ def _rendered(
             f"The template {template.name} makes a body of {len(payload)} bytes of these variables, and {most} are allowed",
             "variables",
         )
-    plan = current.plan(caller, asked, lambda: image, subject)
+    plan = current.plan(caller, requested, lambda: image, subject)
     return FilledTemplate(plan, payload, body, "\n".join((template.name, template.version, prompt.locale)))
 
 

@@ -65,16 +65,16 @@ def read(raw: bytes | Raw, decoder: msgspec.json.Decoder[Shape], place: str) -> 
     except RecursionError:
         raise invalid(place, "is nested too deeply") from None
     except msgspec.MsgspecError as error:
-        raise _misfit(str(error), place) from None
+        raise _shape_error(str(error), place) from None
 
 
-def _misfit(said: str, place: str) -> ApiError:
+def _shape_error(message: str, place: str) -> ApiError:
     """The refusal of a value of another type, in our words."""
-    sentence, found, inside = said.rpartition(" - at `$")
+    sentence, found, inside = message.rpartition(" - at `$")
     if found:
         place += inside.rstrip("`")
     else:
-        sentence = said
+        sentence = message
     for begin, why in (
         ("Object contains unknown field `", NOT_HERE),
         ("Object missing required field `", "is missing"),

@@ -155,14 +155,14 @@ def holds_model(fields: RawObject, model: str) -> bool:
 
 
 def place_model(
-    fields: RawObject, task_type: str, asked: str, model: str, *, routed: bool
+    fields: RawObject, task_type: str, requested: str, model: str, *, routed: bool
 ) -> tuple[bool, bool]:
     """Put a task's model into its payload if it names none, or take it out if it is put in at the grant (`routed`: another model
     may run it). Return whether the payload changed, and whether the model is put in later. Raise ApiError(400) as `holds_model`.
 
-    `asked`: the name that the payload may have. `model`: '' leaves a payload without a model as it is.
+    `requested`: the name that the payload may have. `model`: '' leaves a payload without a model as it is.
     """
-    named, of_openai = holds_model(fields, asked), task_type in OPENAI_TYPES
+    named, of_openai = holds_model(fields, requested), task_type in OPENAI_TYPES
     if routed and (named or of_openai):
         for member in [member for member in fields if member.casefold() == "model"]:
             del fields[member]

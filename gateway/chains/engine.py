@@ -84,9 +84,9 @@ def next_stage(
                 if len(items) > MAX_PARTS:
                     raise TemplateError(f"it has {len(items)} items, and a stage may have {MAX_PARTS} parts")
             member = _made_of(stage)
-            made = yield from _requests(plan, stage, names, items, budget)
+            built = yield from _requests(plan, stage, names, items, budget)
             member = ""
-            task, parts = _task(plan, stage, made)
+            task, parts = _task(plan, stage, built)
         except (TemplateError, VariablesError) as error:
             raise StageFailed(number, stage, str(error), member) from None
         except ApiError as error:
@@ -115,15 +115,15 @@ def _requests(
         bodies.append(texts.body({**names, **more}, budget))
         yield
     image = any(image for _, image in bodies)
-    made, size = [], 0
+    built, size = [], 0
     for body, _ in bodies:
         one = _request(stage, stage.seeing if image and stage.seeing else stage.runs, body, image=image)
         size += len(one.payload)
         if size > plan.most_bytes:
             raise TemplateError(f"what it makes has more than {plan.most_bytes} bytes")
-        made.append(one)
+        built.append(one)
         yield
-    return made
+    return built
 
 
 class _Texts:
@@ -163,12 +163,12 @@ def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Reques
     return _Request(runs, msgspec.json.encode(fields), fields, image)
 
 
-def _task(plan: Plan, stage: StagePlan, made: list[_Request]) -> tuple[TaskSpec, tuple[Part, ...]]:
+def _task(plan: Plan, stage: StagePlan, built: list[_Request]) -> tuple[TaskSpec, tuple[Part, ...]]:
     """The stage as the scheduler takes it, and its parts if there are several."""
-    first = made[0]
-    runs, outputs = first.runs, [output_size(one.fields) for one in made]
+    first = built[0]
+    runs, outputs = first.runs, [output_size(one.fields) for one in built]
     unbounded = any(output.most == 0 for output in outputs)
-    several = len(made) > 1
+    several = len(built) > 1
     answer = ""
     if stage.type == "openaiLike" and "response_format" in first.fields:
         answer = answer_format(plan.answers, first.fields, templated=runs.prompt is not None)
@@ -195,7 +195,7 @@ def _task(plan: Plan, stage: StagePlan, made: list[_Request]) -> tuple[TaskSpec,
         answer=answer,
         repair=runs.repair and answer != "",
     )
-    parts = [Part(one.payload, _estimated(one), _most(one)) for one in made] if several else []
+    parts = [Part(one.payload, _estimated(one), _most(one)) for one in built] if several else []
     return task, tuple(parts)
 
 

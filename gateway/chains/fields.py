@@ -21,17 +21,17 @@ def chain_fields(chain: Chain) -> dict[str, Any]:
     head = read_head(chain.head)
     number = chain.stage.number
     stage = {"name": chain.stage.name, "index": number + 1, "of": len(head.stages)}
-    told: dict[str, Any] = {"chain": head.name}
-    told |= {"stageStatus": stage_status(head, chain), "stage": stage, "stages": stages_of(head, chain)}
+    shown: dict[str, Any] = {"chain": head.name}
+    shown |= {"stageStatus": stage_status(head, chain), "stage": stage, "stages": stages_of(head, chain)}
     if chain.state is State.QUEUED and chain.parts and chain.begun:
-        told["status"] = "executing"
+        shown["status"] = "executing"
     if chain.state is State.FAILED:
-        told |= failure_fields(head, chain)
+        shown |= failure_fields(head, chain)
     elif chain.state in ENDED:
-        told["results"] = Raw(results_of(head, chain))
+        shown["results"] = Raw(results_of(head, chain))
     if chain.state in ENDED and (usage := usage_fields(used_by(chain.used))):
-        told["usage"] = usage
-    return told
+        shown["usage"] = usage
+    return shown
 
 
 def failure_fields(head: Head, chain: Chain) -> dict[str, Any]:
@@ -64,15 +64,15 @@ def stages_of(head: Head, chain: Chain) -> list[dict[str, Any]]:
 
 def _stage_of(head: Head, chain: Chain, number: int) -> dict[str, Any]:
     status = _status(chain, number)
-    told: dict[str, Any] = {"name": head.stages[number].name, "status": status}
+    shown: dict[str, Any] = {"name": head.stages[number].name, "status": status}
     results = sum(1 for stage, _ in chain.results if stage == number)
     if chain.stage.number == number and chain.parts:
-        told |= {"parts": chain.parts, "partsDone": max(chain.done, results)}
+        shown |= {"parts": chain.parts, "partsDone": max(chain.done, results)}
     elif results and head.stages[number].each:
-        told |= {"parts": results, "partsDone": results}
+        shown |= {"parts": results, "partsDone": results}
     if usage := usage_fields(used_by(chain.used, number)):
-        told["usage"] = usage
-    return told
+        shown["usage"] = usage
+    return shown
 
 
 def _status(chain: Chain, number: int) -> str:
@@ -95,10 +95,10 @@ def final_stages(
     stages = []
     for number, stage in enumerate(head.stages):
         status = "completed" if number in completed else "failed" if number == failed else "skipped"
-        told: dict[str, Any] = {"name": stage.name, "status": status}
+        shown: dict[str, Any] = {"name": stage.name, "status": status}
         if usage := usage_fields(used_by(used, number)):
-            told["usage"] = usage
-        stages.append(told)
+            shown["usage"] = usage
+        stages.append(shown)
     return msgspec.json.encode(stages)
 
 

@@ -8,8 +8,8 @@ from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.task_builder import NO_RULE, Options
 from fairlane.gateway.chains.plan import Plan as ChainPlan
 from fairlane.gateway.chains.plan import Prompt, Runs, StagePlan
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.credits.prices import unpack
-from fairlane.gateway.current import Current
 from fairlane.gateway.prompts.templates import Template
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
@@ -84,29 +84,29 @@ class PlannedChain(NamedTuple):
 
 
 def plan_chain(
-    current: Current, caller: Caller, asked: ChainRequest, options: Options, subject: str
+    current: ActiveConfig, caller: Caller, request: ChainRequest, options: Options, subject: str
 ) -> PlannedChain:
-    """The plan of a chain. `subject`: as `Current.plan` takes it. Raises ApiError: 400, 403, 404."""
-    covered = caller.may_use(asked.name)
+    """The plan of a chain. `subject`: as `ActiveConfig.plan` takes it. Raises ApiError: 400, 403, 404."""
+    covered = caller.may_use(request.name)
     stages, others, firsts = [], [], []
-    last = len(asked.chain.stages) - 1
-    for number, stage in enumerate(asked.chain.stages):
-        one = _Planning(current, caller, asked, options, stage)
+    last = len(request.chain.stages) - 1
+    for number, stage in enumerate(request.chain.stages):
+        one = _Planning(current, caller, request, options, stage)
         name = one.names()
         if not covered:
             check_model(caller, name)
         plain = current.plan(caller, name, lambda: False, subject)
         one = one._replace(streams=one.streaming(plain.rule or NO_RULE, last=number == last))
         seeing = current.plan(caller, name, lambda: True, subject)
-        stages.append(one.made(plain, seeing))
+        stages.append(one.stage_plan(plain, seeing))
         firsts.append(plain)
         if plain.downgrade is not None and seeing.downgrade is not None:
-            others.append(one.made(plain.downgrade, seeing.downgrade))
+            others.append(one.stage_plan(plain.downgrade, seeing.downgrade))
     settings = current.settings
     make = partial(
         ChainPlan,
-        asked.name,
-        variables=asked.variables,
+        request.name,
+        variables=request.variables,
         answers=settings.structured_output,
         most_bytes=settings.max_body_bytes,
     )
@@ -117,9 +117,9 @@ def plan_chain(
 class _Planning(NamedTuple):
     """A stage that is being planned."""
 
-    current: Current
+    current: ActiveConfig
     caller: Caller
-    asked: ChainRequest
+    request: ChainRequest
     options: Options
     stage: StageSettings
     streams: bool = False
@@ -140,7 +140,7 @@ class _Planning(NamedTuple):
         """The model or route that it names."""
         return (self.stage.template if self.routed else self.stage.model) or ""
 
-    def made(self, plain: Plan, seeing: Plan) -> StagePlan:
+    def stage_plan(self, plain: Plan, seeing: Plan) -> StagePlan:
         """The stage, by the plan of its model or route without an image, and with one."""
         stage = self.stage
         runs, sees = self._runs(plain, image=False), self._runs(seeing, image=True)
@@ -184,11 +184,11 @@ class _Planning(NamedTuple):
         )
 
     def _prompt(self, rule: Rule) -> Prompt | None:
-        stage, optional = self.stage, list(self.asked.chain.optional)
+        stage, optional = self.stage, list(self.request.chain.optional)
         if stage.template is not None:
             name = rule.template if self.routed else None
             template = self.current.plans.templates[name or stage.template]
-            locale, messages = template.said(self.asked.locale)
+            locale, messages = template.said(self.request.locale)
             return Prompt(
                 template.name,
                 messages,

@@ -16,7 +16,7 @@ from fairlane.gateway.chains.engine import NoStage, StageFailed, next_stage
 from fairlane.gateway.chains.plan import Plan, encode, head_of
 from fairlane.gateway.chains.planner import ChainRequest, plan_chain, reserve_of
 from fairlane.gateway.chains.planner import variables_of as variables_of_chain
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.errors import VariablesError
 from fairlane.gateway.routing.routes import not_there
@@ -62,7 +62,7 @@ class Submission(NamedTuple):
                 start.plan, start.request, start.parts = b"", b"", ()
 
 
-async def read_chain(current: Current, fields: RawObject, bodies: Bodies) -> ChainRequest:
+async def read_chain(current: ActiveConfig, fields: RawObject, bodies: Bodies) -> ChainRequest:
     """The chain that a request asks for, with its variables. Raises ApiError: 400, 404."""
     for other in fields:
         if other not in MEMBERS and kind_of(fields[other]):
@@ -76,7 +76,7 @@ async def read_chain(current: Current, fields: RawObject, bodies: Bodies) -> Cha
     return ChainRequest(name, chain, _fitting(current, name, chain, given), locale)
 
 
-def _declared(current: Current, raw: bytes) -> tuple[str, ChainSettings]:
+def _declared(current: ActiveConfig, raw: bytes) -> tuple[str, ChainSettings]:
     """Return a chain by the name in a request. Raise ApiError: 400, 404."""
     if kind_of(raw) != '"':
         raise bad_request("chain must be the name of a configured chain", "chain")
@@ -87,7 +87,7 @@ def _declared(current: Current, raw: bytes) -> tuple[str, ChainSettings]:
     return name, chains[name]
 
 
-def _fitting(current: Current, name: str, chain: ChainSettings, given: dict[str, Any]) -> dict[str, Any]:
+def _fitting(current: ActiveConfig, name: str, chain: ChainSettings, given: dict[str, Any]) -> dict[str, Any]:
     """The variables, if they are those that the chain takes. Raises ApiError(400)."""
     for variable in given:
         if variable in RESERVED or not _VARIABLE.fullmatch(variable):
@@ -104,7 +104,7 @@ def _fitting(current: Current, name: str, chain: ChainSettings, given: dict[str,
     return takes.filled(given)
 
 
-def declared_chain(current: Current, name: str) -> dict[str, Any]:
+def declared_chain(current: ActiveConfig, name: str) -> dict[str, Any]:
     """A configured chain, as clients see it."""
     chain = current.settings.chains[name]
     takes = variables_of_chain(chain, current.plans.templates, current.settings.routes)
@@ -117,9 +117,9 @@ def declared_chain(current: Current, name: str) -> dict[str, Any]:
 
 
 async def make_chain(
-    current: Current,
+    current: ActiveConfig,
     caller: Caller,
-    asked: ChainRequest,
+    chain_request: ChainRequest,
     options: Options,
     *,
     task_id: str,
@@ -128,7 +128,7 @@ async def make_chain(
 ) -> tuple[TaskSpec, Submission]:
     """The task of a chain as the scheduler takes it: its first stage, and what the rest is to be. `request`: what the archive
     shall have of it, if it is to have that. Raises ApiError: 400, 403, 404."""
-    comes_to = plan_chain(current, caller, asked, options, subject)
+    comes_to = plan_chain(current, caller, chain_request, options, subject)
     start, first = await _started(comes_to.plan, request)
     task = build_task(
         current.settings,
@@ -170,16 +170,16 @@ async def _started(plan: Plan, request: bytes) -> tuple[ChainStart, TaskSpec]:
         raise bad_request(
             "No stage of the chain would run with these variables: each is skipped", "variables"
         )
-    said, head = encode(plan), encode(head_of(plan))
-    if len(said) + len(head) > MAX_BYTES:
+    packed, head = encode(plan), encode(head_of(plan))
+    if len(packed) + len(head) > MAX_BYTES:
         raise bad_request(
-            f"The chain has {len(said) + len(head)} bytes with its variables, and {MAX_BYTES} are allowed",
+            f"The chain has {len(packed) + len(head)} bytes with its variables, and {MAX_BYTES} are allowed",
             "variables",
         )
     start = ChainStart(
         first.stage,
         len(plan.stages),
-        said,
+        packed,
         head,
         request=request,
         parts=first.parts,
@@ -203,6 +203,6 @@ async def run_in_steps(making: Generator[None, None, Made]) -> Made:
         try:
             next(making)
         except StopIteration as done:
-            made: Made = done.value
-            return made
+            result: Made = done.value
+            return result
         await asyncio.sleep(0)

@@ -75,7 +75,7 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
     for replica in replicas:
         if rejected := replica.get("reloadError"):
             yield f"replica {replica['replica']} rejected its new configuration: {rejected['reason']}"
-        if (replica.get("configuration") or {}).get("inForce") is False:
+        if (replica.get("configuration") or {}).get("effective") is False:
             yield f"replica {replica['replica']} has an older configuration, which is not in effect"
     yield from _differences(replicas, "keysHash", "API keys or worker tokens")
     yield from _differences(replicas, "routesHash", "routes, templates, chains, endpoints or fallbacks")

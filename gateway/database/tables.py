@@ -255,15 +255,15 @@ audit = Table(
 )
 """`id` is the outbox entry's own. `before` and `after` are JSON objects."""
 
-refusals = Table(
-    "refusals",
+rejections = Table(
+    "rejections",
     metadata,
     _number("minute"),
     _text("key_id"),
     _text("code"),
     _text("replica"),
     _number("count"),
-    PrimaryKeyConstraint("minute", "key_id", "code", "replica", name="pk_refusals"),
+    PrimaryKeyConstraint("minute", "key_id", "code", "replica", name="pk_rejections"),
     comment="Rejected calls, counted by each process for each minute",
 )
 """`key_id`: empty without keys. `code`: of the error."""

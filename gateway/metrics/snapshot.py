@@ -21,7 +21,7 @@ class Snapshot(msgspec.Struct):
     values: dict[str, list[tuple[Labels, float | list[float]]]]
     gauges: dict[str, float]
     limits: dict[Labels, float] = {}
-    """Limits in force, s, by the labels of OUTPUT_LIMIT."""
+    """Limits in effect, s, by the labels of OUTPUT_LIMIT."""
     silences: dict[Labels, float] = {}
     """By the labels of TASK_SILENCE, s."""
 
@@ -35,17 +35,17 @@ def take_snapshot(
 ) -> Snapshot:
     """What this process has measured; `gauges` by the names of GAUGES, `limits` by model (of those that share a label one), and
     `silences` (the longest of them)."""
-    told: dict[Labels, float] = {}
+    output_limits: dict[Labels, float] = {}
     for model, of_model in limits.items():
         for kind, limit in (("first_output", of_model.first_output), ("silence", of_model.silence)):
             if limit is not None:
-                told[metrics.label(model), kind] = limit.ms / 1000
+                output_limits[metrics.label(model), kind] = limit.ms / 1000
     longest: dict[Labels, float] = {}
     for model, silent_s in silences.items():
         label = (metrics.label(model),)
         longest[label] = max(silent_s, longest.get(label, 0.0))
     values = {name: list(rows.items()) for name, rows in metrics.values.items()}
-    return Snapshot(process, os.getpid(), values, gauges, told, longest)
+    return Snapshot(process, os.getpid(), values, gauges, output_limits, longest)
 
 
 GAUGES = {

@@ -82,7 +82,7 @@ STORE_GAUGES = (
     StoreGauge(
         "fairlane_replicas_overruled",
         (),
-        "Gateway processes with a configuration of queues and models that is not in force: another one is newer",
+        "Gateway processes with a configuration of queues and models that is not in effect: another one is newer",
     ),
     StoreGauge("fairlane_replicas", (), "Gateway processes of all replicas that have reported recently"),
     StoreGauge(
@@ -128,8 +128,8 @@ def rows_of(survey: StoreSnapshot, label: Callable[[str], str]) -> Rows:
         put("fairlane_model_cooldown_seconds", name, _left(model.held_until_ms, survey.now_ms))
         put("fairlane_model_throttle_seconds", name, _left(model.next_start_ms, survey.now_ms))
         for upstream in model.upstreams:
-            told = upstream.upstream if upstream.upstream in upstreams else OTHER
-            put("fairlane_breaker_state", (*name, told), _STATES.index(upstream.state))
+            shown = upstream.upstream if upstream.upstream in upstreams else OTHER
+            put("fairlane_breaker_state", (*name, shown), _STATES.index(upstream.state))
     states = [
         "draining" if worker.get("draining") else "unhealthy" if worker.get("unhealthy") else "ready"
         for worker in survey.workers
@@ -148,10 +148,8 @@ def rows_of(survey: StoreSnapshot, label: Callable[[str], str]) -> Rows:
     put("fairlane_outbox_oldest_seconds", (), survey.outbox_age_ms / 1000)
     put("fairlane_archive_entries", (), survey.archive)
     put("fairlane_archive_oldest_seconds", (), survey.archive_age_ms / 1000)
-    in_force = survey.configuration.hash if survey.configuration else ""
-    put(
-        "fairlane_replicas_overruled", (), sum(own.hash != in_force for own in survey.configurations.values())
-    )
+    newest = survey.configuration.hash if survey.configuration else ""
+    put("fairlane_replicas_overruled", (), sum(own.hash != newest for own in survey.configurations.values()))
     return rows
 
 

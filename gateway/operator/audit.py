@@ -7,10 +7,10 @@ import structlog
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.operator.settings import in_force
-from fairlane.gateway.records import refusals
+from fairlane.gateway.operator.settings import effective_values
+from fairlane.gateway.records import rejections
 from fairlane.gateway.records.audit import Values, WantedActs, read_page
-from fairlane.gateway.records.refusals import WantedRefusals
+from fairlane.gateway.records.rejections import RejectionFilter
 from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.settings import external
 from fairlane.queues.errors import StoreError
@@ -80,10 +80,10 @@ class AuditRecord:
             entries, more = await read_page(connection, wanted, after, limit)
         return {"entries": entries, "next": more}
 
-    async def rejections(self, wanted: WantedRefusals, after: str, limit: int, who: str) -> dict[str, Any]:
+    async def rejections(self, wanted: RejectionFilter, after: str, limit: int, who: str) -> dict[str, Any]:
         """Return rejected calls by minute, key and code, the newest minute first. Raise as `read`."""
         async with self._slots(who) as connection:
-            rows, more = await refusals.read_page(connection, wanted, after, limit)
+            rows, more = await rejections.read_page(connection, wanted, after, limit)
         return {"rejections": rows, "next": more}
 
 
@@ -96,5 +96,6 @@ def as_shown(target: str, stored: Values) -> Values:
     if kind is None:
         return stored
     known = settings_of(kind)
-    held = in_force(kind, {name: decode(kind, name, text) for name, text in stored.items() if name in known})
+    values = {name: decode(kind, name, text) for name, text in stored.items() if name in known}
+    held = effective_values(kind, values)
     return external({name: held.get(name, value) for name, value in stored.items()})

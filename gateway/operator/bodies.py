@@ -1,4 +1,4 @@
-"""The bodies of operators' calls: what they ask for, or a refusal with all that is wrong. Pure."""
+"""The bodies of operators' calls: what they ask for, or an error that lists all invalid fields. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
@@ -37,11 +37,11 @@ def read_body(model: type[Body], fields: Mapping[str, Any], *, secret: bool = Fa
     try:
         return model.model_validate_json(msgspec.json.encode(fields))
     except ValidationError as error:
-        raise refusal(error, model, secret=secret) from None
+        raise validation_error(error, model, secret=secret) from None
 
 
-def refusal(error: ValidationError, model: type[BaseModel], *, secret: bool = False) -> ApiError:
-    """All that is wrong with what should be a `model`."""
+def validation_error(error: ValidationError, model: type[BaseModel], *, secret: bool = False) -> ApiError:
+    """Return the error that lists all that is invalid in a `model`."""
     problems: dict[str, str] = {}
     for detail in error.errors(include_url=False):
         where = [str(part) for part in detail["loc"]]
@@ -58,11 +58,11 @@ def refusal(error: ValidationError, model: type[BaseModel], *, secret: bool = Fa
                 message = message.removeprefix(beginning)
             got = repr(detail["input"])[:80]
             problems[name] = f"{name}: {message}" if secret else f"{name} {message}; got {got}"
-    return refused(problems)
+    return invalid_fields(problems)
 
 
-def refused(problems: Mapping[str, str]) -> ApiError:
-    """A refusal: for each member, what is wrong."""
+def invalid_fields(problems: Mapping[str, str]) -> ApiError:
+    """Return the error of invalid fields, with the problem of each."""
     names = list(problems)
     error = bad_request("; ".join(problems.values()), names[0] if len(names) == 1 else None)
     error.fields = problems

@@ -15,11 +15,11 @@ from fairlane.gateway.accounts.key_rows import ENTRY, NAMED, StoredKey, read_ent
 from fairlane.gateway.accounts.keystore import Change, KeyStore
 from fairlane.gateway.accounts.secrets import FIRST_ID, first_file, new_secret
 from fairlane.gateway.accounts.tokens import signing_key
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.operator.bodies import Note, optional, read_body, refusal, refused
+from fairlane.gateway.operator.bodies import Note, invalid_fields, optional, read_body, validation_error
 from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, unusable_key
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.gateway.tasks.limits import limit_fields
@@ -52,8 +52,8 @@ def _settings_of(kind: Kind) -> list[str]:
 
 def _optional() -> dict[str, Any]:
     """What can be said of a key."""
-    said = optional(CallerKey, _settings_of("caller"))
-    return {**said, "note": (Note | None, None), "expires": (Expires | None, None)}
+    values = optional(CallerKey, _settings_of("caller"))
+    return {**values, "note": (Note | None, None), "expires": (Expires | None, None)}
 
 
 class _Body(BaseModel):
@@ -111,7 +111,7 @@ class KeyAdmin:
         self,
         store: KeyStore,
         key_cache: ApiKeyCache,
-        current: Current,
+        current: ActiveConfig,
         audit: AuditRecord,
         tasks: KeyTasks,
         scheduler: Scheduler,
@@ -274,7 +274,7 @@ class KeyAdmin:
                     "and start them with it"
                 )
         row = await self._done(key_id)
-        await self._audit.note(actor, "create", f"key {key_id}", {}, _said(row), notes)
+        await self._audit.note(actor, "create", f"key {key_id}", {}, _audited(row), notes)
         return {**row, "secret": secret, "notes": notes}
 
     async def change(
@@ -299,10 +299,10 @@ class KeyAdmin:
                 "The key signs with its next secret, as of the one that it has only a hash is kept: rotate it"
             )
         row = await self._done(key_id)
-        was, now = _said(before), _said(row)
+        was, now = _audited(before), _audited(row)
         changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         if changed:
-            old, new = ({name: said.get(name) for name in changed} for said in (was, now))
+            old, new = ({name: values.get(name) for name in changed} for values in (was, now))
             await self._audit.note(actor, "update", f"key {key_id}", old, new, notes)
         return {**row, "notes": notes}
 
@@ -441,17 +441,17 @@ class KeyAdmin:
                 members = {**settings.get(name, {}), **given[name]}
                 given[name] = {member: value for member, value in members.items() if value is not None}
         if strange := [name for name in given if name not in known]:
-            raise refused({name: f"{name} is no setting of a worker token" for name in strange})
+            raise invalid_fields({name: f"{name} is no setting of a worker token" for name in strange})
         merged = {name: value for name, value in {**settings, **given}.items() if value is not None}
         try:
             entry = read_entry(kind, key_id, merged)
         except ValidationError as error:
-            raise refusal(error, ENTRY[kind]) from None
+            raise validation_error(error, ENTRY[kind]) from None
         if unusable := unusable_key(entry, self._current.settings.tiers):
-            raise refused({field: sentence for sentence, field in unusable})
+            raise invalid_fields({field: sentence for sentence, field in unusable})
         expires = fields.get("expires", key.expires_ms if key else None)
         if fields.get("expires") is not None and expires <= now_ms():
-            raise refused({"expires": "expires lies in the past; revoke ends a key immediately"})
+            raise invalid_fields({"expires": "expires lies in the past; revoke ends a key immediately"})
         note = fields.get("note", key.note if key else "") or ""
         return merged, note, expires
 
@@ -485,7 +485,7 @@ def _would_be_admins(key_id: str, settings: Mapping[str, Any]) -> bool:
     return isinstance(entry, CallerKey) and entry.admin
 
 
-def _said(row: Mapping[str, Any]) -> dict[str, Any]:
+def _audited(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a key as the audit log shows it."""
     return {"kind": row["kind"], **row["settings"], "note": row["note"], "expires": row["expires"]}
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlane.gateway.accounts.in_flight import too_many_calls
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.operator.balances import QuotaAdmin
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
 from fairlane.gateway.operator.erasure import UserErasure
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.overrides.admin import OverrideAdmin
 from fairlane.gateway.operator.overview import OverviewReader
-from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.search import FILTERS, search
-from fairlane.gateway.operator.settings_view import EffectiveSettings
+from fairlane.gateway.operator.settings_view import SettingsView
 from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
@@ -40,7 +40,7 @@ SEARCH_WAIT_S = 5.0
 class Operator:
     """The use cases. All raise StoreError."""
 
-    current: Current
+    current: ActiveConfig
     scheduler: Scheduler
     overview: OverviewReader
     users: UserReader
@@ -56,7 +56,7 @@ class Operator:
     quota: QuotaAdmin
     overrides: OverrideAdmin
     endpoints: EndpointAdmin
-    settings: EffectiveSettings
+    settings: SettingsView
     webhooks: WebhookAdmin
     searching: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
     """Locks of running searches, by key and use: a search reads up to 10,000 tasks."""

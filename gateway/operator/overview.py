@@ -71,7 +71,7 @@ class OverviewReader:
 
     async def _read(self, tasks: int) -> dict[str, Any]:
         survey, task_rows = await asyncio.gather(self._inspector.survey(), self._recent_tasks(tasks))
-        queues, limits, endpoints = self._queues(), self._congestion.in_force(), self._endpoints()
+        queues, limits, endpoints = self._queues(), self._congestion.effective_limits(), self._endpoints()
         return {
             "now": survey.now_ms,
             "queues": [queue_row(queues[row.queue], row) for row in survey.queues if row.queue in queues],
@@ -107,10 +107,10 @@ class OverviewReader:
 
     def store(self) -> dict[str, Any]:
         """Return what this replica knows about Redis: address, connection, whether it accepts writes, since when not (ms)."""
-        refusals = self._link.write_errors
+        write_errors = self._link.write_errors
         since, why = self._store.down_since, self._link.last_error
         if self._link.up:
-            since, why = refusals.since, refusals.why
+            since, why = write_errors.since, write_errors.why
         return {
             "address": self._store.address,
             "up": self._link.up,

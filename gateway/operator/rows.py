@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlane.gateway.endpoints.endpoints import Endpoint, per_second
-from fairlane.gateway.operator.settings import in_force
+from fairlane.gateway.operator.settings import effective_values
 from fairlane.gateway.settings import QueueSettings, external
 from fairlane.queues.chains import read_stage
 from fairlane.queues.failures import category_of
@@ -12,7 +12,7 @@ from fairlane.queues.inspect.inspector import Model, Queue, ReplicaInfo
 from fairlane.queues.tasks import TERMINAL, asked_model
 from fairlane.queues.versions import Configuration
 from fairlane.workers.server.limits.congestion import ModelLimits
-from fairlane.workers.server.limits.tightening import InForce
+from fairlane.workers.server.limits.tightening import EffectiveLimit
 
 MAX_MODELS = 8
 """Models of a worker that its row names."""
@@ -20,7 +20,7 @@ MAX_MODELS = 8
 
 def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
     """Return a queue as operators see it."""
-    settings = in_force("queue", queue.settings.values)
+    settings = effective_values("queue", queue.settings.values)
     return {
         "queue": queue.queue,
         "tier": configured.tier,
@@ -46,7 +46,7 @@ def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
     """Return what a replica reports about itself: nulls until it has reported."""
     if where is None:
         return dict.fromkeys(("host", "pid", "version", "startedAt", "keysHash", "routesHash", "reloadError"))
-    refused = where.reload_error
+    error = where.reload_error
     return {
         "host": where.host,
         "pid": where.pid,
@@ -54,21 +54,21 @@ def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
         "startedAt": where.started_at,
         "keysHash": where.keys_hash or None,
         "routesHash": where.routes_hash or None,
-        "reloadError": None if refused is None else {"at": refused.at, "reason": refused.why},
+        "reloadError": None if error is None else {"at": error.at, "reason": error.why},
     }
 
 
-def configuration_row(own: Configuration | None, in_force: Configuration | None) -> dict[str, Any] | None:
+def configuration_row(own: Configuration | None, effective: Configuration | None) -> dict[str, Any] | None:
     """Return a replica's configuration of queues and models; only the newest one is in effect. None if it is unknown."""
-    if own is None or in_force is None:
+    if own is None or effective is None:
         return None
-    return {"hash": own.hash, "modifiedAt": own.modified_ms, "inForce": own.hash == in_force.hash}
+    return {"hash": own.hash, "modifiedAt": own.modified_ms, "effective": own.hash == effective.hash}
 
 
 def limits_row(limits: ModelLimits) -> dict[str, Any]:
     """Return a model's time limits for output, as this replica applies them now, and the reason."""
 
-    def row(limit: InForce | None) -> dict[str, Any] | None:
+    def row(limit: EffectiveLimit | None) -> dict[str, Any] | None:
         return (
             None
             if limit is None
@@ -85,14 +85,13 @@ def limits_row(limits: ModelLimits) -> dict[str, Any]:
 
 
 def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
-    """How the line of an endpoint stands, with what is in force there, as an operator may have changed it meanwhile. `meanMs`: T,
-    as it is measured, or as it was guessed; `perSecond`: Q = C / T, or what its narrowest window lets through. C is its
-    concurrency, or where it has none the workers' slots."""
+    """Return the line of an endpoint with its effective values. `meanMs`: T, measured or guessed; `perSecond`: Q = C / T,
+    or the rate of its narrowest limit. C is its concurrency; without one, the workers' slots."""
     measured = line.mean_run_ms if line else None
     mean_ms = measured or endpoint.mean_ms or None
     limit, windows = endpoint.concurrency or None, endpoint.windows
     if line:
-        limit, windows = line.limit, str(in_force("model", line.settings.values)["windows"] or "")
+        limit, windows = line.limit, str(effective_values("model", line.settings.values)["windows"] or "")
     slots = limit or (line.slots if line else 0)
     rate = per_second(slots, mean_ms, windows)
     return {
@@ -128,15 +127,15 @@ def _why(line: Model) -> str | None:
 def endpoint_row(endpoint: Endpoint, line: Model) -> dict[str, Any]:
     """Return the additional fields of an endpoint's model."""
     about = line_row(endpoint, line)
-    told = {name: about[name] for name in ("meanMs", "measured", "perSecond")}
-    return {"url": endpoint.pattern.text, "windows": about["windows"], **told}
+    shown = {name: about[name] for name in ("meanMs", "measured", "perSecond")}
+    return {"url": endpoint.pattern.text, "windows": about["windows"], **shown}
 
 
 def model_row(
     model: Model, limits: ModelLimits | None = None, endpoint: Endpoint | None = None
 ) -> dict[str, Any]:
     """A model as the operator's calls show it; `limits` on its silence, if it has any; the endpoint that it is, if one."""
-    settings = in_force("model", model.settings.values)
+    settings = effective_values("model", model.settings.values)
     return {
         "model": model.model,
         "running": model.running,
@@ -259,6 +258,6 @@ def _of_chain(fields: Mapping[str, str]) -> dict[str, Any]:
 
 def worker_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A worker with its first models: thousands of workers may offer 256 long names each."""
-    told = row["models"][:MAX_MODELS]
-    info = {name: about for name, about in row.get("modelInfo", {}).items() if name in told}
-    return {**row, "models": told, "moreModels": len(row["models"]) - len(told), "modelInfo": info}
+    shown = row["models"][:MAX_MODELS]
+    info = {name: about for name, about in row.get("modelInfo", {}).items() if name in shown}
+    return {**row, "models": shown, "moreModels": len(row["models"]) - len(shown), "modelInfo": info}

@@ -44,7 +44,7 @@ def configured(settings: Settings) -> tuple[dict[str, Values], dict[str, Values]
     return queues, models
 
 
-def in_force(kind: Kind, stored: Mapping[str, Value]) -> Values:
+def effective_values(kind: Kind, stored: Mapping[str, Value]) -> Values:
     """All values of a queue or model, those not `stored` as if nothing were configured."""
     defaults = {name: ENTRY[kind].model_fields[name].default for name in changeable(kind)}
     return {**defaults, PAUSED: False, **{name: value for name, value in stored.items() if value is not None}}
@@ -59,11 +59,11 @@ def described(kind: Kind) -> dict[str, dict[str, Any]]:
     properties = ENTRY[kind].model_json_schema()["properties"]
     found = {}
     for name in map(external_name, changeable(kind)):
-        told = properties[name]
-        form = told["anyOf"][0] if "anyOf" in told else told
-        sentence = _FIRST_SENTENCE.match(told["description"])
+        schema = properties[name]
+        form = schema["anyOf"][0] if "anyOf" in schema else schema
+        sentence = _FIRST_SENTENCE.match(schema["description"])
         found[name] = {
-            "help": " ".join((sentence[0] if sentence else told["description"]).replace("`", "").split()),
+            "help": " ".join((sentence[0] if sentence else schema["description"]).replace("`", "").split()),
             "type": form["type"],
             "minimum": form.get("minimum"),
             "maximum": form.get("maximum"),
@@ -108,11 +108,11 @@ def read_change(settings: Settings, kind: Kind, name: str, fields: Mapping[str, 
     except ValidationError as error:
         problems += [(str(detail["loc"][0]), _sentence(detail)) for detail in error.errors(include_url=False)]
     if problems:
-        refusal = bad_request(
+        rejection = bad_request(
             "; ".join(sentence for _, sentence in problems), next(iter(fields)) if len(fields) == 1 else None
         )
-        refusal.fields = {field[:64]: sentence for field, sentence in problems}
-        raise refusal
+        rejection.fields = {field[:64]: sentence for field, sentence in problems}
+        raise rejection
     read: Values = {
         known[field]: None if value is None else getattr(valid, known[field])
         for field, value in values.items()

@@ -1,8 +1,8 @@
 """Reads every setting of this replica as it holds now: value, source, time of the last change, and the operator who changed it.
 
-A replica's own configuration is the lowest layer. Above it lie layers of values by the names of settings (`Layer`): those of
-queues and models from another replica's newer configuration, and those that operators changed while running. No secret is shown:
-of those the view says that they are set, of URLs neither user, password nor query (`settings/flatten.py`).
+A replica's own configuration is the lowest layer. Each `SettingsLayer` above it overrides values by the names of
+settings: those of queues and models from another replica's newer configuration, and those that operators changed at run time. The
+view shows only whether a secret is set, and URLs without user, password and query (`settings/flatten.py`).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
 from fairlane import __version__
-from fairlane.gateway.current import RELOADED, Current
+from fairlane.gateway.configuration import RELOADED, ActiveConfig
 from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.gateway.operator.settings import ENTRY, PAUSED, configured
 from fairlane.gateway.settings import Settings, external, external_name, external_value
@@ -37,7 +37,7 @@ Source = Literal["default", "file", "environment", "flag", "generated", "replica
 KINDS: tuple[Kind, Kind] = ("queue", "model")
 
 
-class Came(msgspec.Struct, frozen=True, rename="camel"):
+class SourcedValue(msgspec.Struct, frozen=True, rename="camel"):
     """A value, and where it comes from.
 
     `where`: the flag, the variable, the path of the file, the replica. `since`, ms: when this replica began to have it, or when
@@ -51,11 +51,11 @@ class Came(msgspec.Struct, frozen=True, rename="camel"):
     by: str | None = None
 
 
-Layer = Mapping[str, Came]
+SettingsLayer = Mapping[str, SourcedValue]
 """What holds instead of what lies below, by the names of settings."""
 
 
-class Row(Came, frozen=True, kw_only=True, rename="camel"):
+class Row(SourcedValue, frozen=True, kw_only=True, rename="camel"):
     """One setting."""
 
     name: str
@@ -63,9 +63,9 @@ class Row(Came, frozen=True, kw_only=True, rename="camel"):
     differs: bool
     reloads: bool = True
     """Whether SIGHUP takes a change of it over; else it waits for a restart."""
-    otherwise: Came | None = None
+    otherwise: SourcedValue | None = None
     """What would hold without the change, or without the other replica."""
-    after_restart: Came | None = None
+    after_restart: SourcedValue | None = None
     """What the configuration says that was read last, where that waits for a restart."""
 
 
@@ -81,7 +81,7 @@ class Own:
     read: Settings
 
 
-def view(own: Own, layers: Sequence[Layer] = ()) -> list[Row]:
+def view(own: Own, layers: Sequence[SettingsLayer] = ()) -> list[Row]:
     """Return all settings in the order of their reference, followed by those that only `layers` have. A later layer wins."""
     settings = own.settings
     waiting = {leaf.name: leaf for leaf in flatten(own.read) if leaf.loc[0] not in RELOADED}
@@ -93,14 +93,14 @@ def view(own: Own, layers: Sequence[Layer] = ()) -> list[Row]:
             _row(
                 leaf.name,
                 leaf.default,
-                _came(leaf, settings, own),
+                _sourced(leaf, settings, own),
                 layers,
                 reloads=leaf.loc[0] in RELOADED,
                 after_restart=None if said is None or said.value == leaf.value else _waiting(said, own),
             )
         )
     further = dict.fromkeys(name for layer in layers for name in layer if name not in names)
-    return rows + [_row(name, _default(name), Came(_default(name)), layers) for name in further]
+    return rows + [_row(name, _default(name), SourcedValue(_default(name)), layers) for name in further]
 
 
 def of_file(settings: Settings) -> list[Row]:
@@ -111,42 +111,42 @@ def of_file(settings: Settings) -> list[Row]:
 def _row(
     name: str,
     default: Any,
-    came: Came,
-    layers: Sequence[Layer],
+    sourced: SourcedValue,
+    layers: Sequence[SettingsLayer],
     *,
     reloads: bool = True,
-    after_restart: Came | None = None,
+    after_restart: SourcedValue | None = None,
 ) -> Row:
     below = None
     for layer in layers:
         if (over := layer.get(name)) is not None:
-            below, came = came, over if over.value is not None else replace(over, value=default)
+            below, sourced = sourced, over if over.value is not None else replace(over, value=default)
     return Row(
-        **asdict(came),
+        **asdict(sourced),
         name=name,
         default=default,
-        differs=came.value != default,
+        differs=sourced.value != default,
         reloads=reloads,
         otherwise=below,
         after_restart=after_restart,
     )
 
 
-def _came(leaf: Leaf, settings: Settings, own: Own) -> Came:
+def _sourced(leaf: Leaf, settings: Settings, own: Own) -> SourcedValue:
     since = own.since.get(str(leaf.loc[0]), own.began_ms)
     origin = settings.origins.of.get(str(leaf.loc[0]))
     if origin is not None and (len(leaf.loc) == 1 or leaf.value != leaf.default):
-        return Came(leaf.value, origin.source, origin.where, since)
+        return SourcedValue(leaf.value, origin.source, origin.where, since)
     if leaf.name == "stream_token_secret" and leaf.value is None:
-        return Came(None, "generated", "Redis", since)
+        return SourcedValue(None, "generated", "Redis", since)
     if leaf.value == leaf.default:
-        return Came(leaf.value, since=since)
-    made = str(settings.data_dir) if leaf.loc[0] in ("keys", "workers") else ""
-    return Came(leaf.value, "generated", made, since)
+        return SourcedValue(leaf.value, since=since)
+    origin_path = str(settings.data_dir) if leaf.loc[0] in ("keys", "workers") else ""
+    return SourcedValue(leaf.value, "generated", origin_path, since)
 
 
-def _waiting(leaf: Leaf, own: Own) -> Came:
-    return replace(_came(leaf, own.read, own), since=own.read.times.read_ms)
+def _waiting(leaf: Leaf, own: Own) -> SourcedValue:
+    return replace(_sourced(leaf, own.read, own), since=own.read.times.read_ms)
 
 
 def _default(name: str) -> Any:
@@ -158,9 +158,10 @@ def _default(name: str) -> Any:
 # ---- layers ----------
 
 
-def of_store(settings: Settings, ruling: ConfiguredSettings) -> Layer:
+def of_store(settings: Settings, stored: ConfiguredSettings) -> SettingsLayer:
     """What another replica's configuration says of queues and models instead of these settings."""
-    if ruling.in_force is None:
+    newest = stored.effective
+    if newest is None:
         return {}
     mine: dict[tuple[Kind, str, str], Value] = {
         (kind, name, setting): value
@@ -170,25 +171,21 @@ def of_store(settings: Settings, ruling: ConfiguredSettings) -> Layer:
         if value is not None
     }
     layer = {}
-    for place in mine.keys() | ruling.configured.keys():
-        theirs = ruling.configured.get(place)
+    for place in mine.keys() | stored.configured.keys():
+        theirs = stored.configured.get(place)
         if mine.get(place) != theirs:
-            layer[name_of(*place)] = Came(
-                external_value(place[2], theirs),
-                "replica",
-                ruling.in_force.replica,
-                ruling.in_force.modified_ms,
-            )
+            value = external_value(place[2], theirs)
+            layer[name_of(*place)] = SourcedValue(value, "replica", newest.replica, newest.modified_ms)
     return dict(sorted(layer.items()))
 
 
-def of_overrides(overrides: Iterable[Override]) -> Layer:
+def of_overrides(overrides: Iterable[Override]) -> SettingsLayer:
     """What overrides say, those that win last; `where` names the override, and the share of the tasks that it concerns."""
-    layer: dict[str, Came] = {}
+    layer: dict[str, SourcedValue] = {}
     for one in overrides:
         share = f", for {one.percent} % of the tasks" if one.percent < ALL else ""
         for name, value in external(one.values).items():
-            layer[f"{one.target}s.{one.name}.{name}"] = Came(
+            layer[f"{one.target}s.{one.name}.{name}"] = SourcedValue(
                 value, "changed", f"override {one.id}{share}", one.created_ms, one.created_by or None
             )
     return layer
@@ -204,20 +201,20 @@ def name_of(kind: str, name: str, setting: str) -> str:
 MAX_ROWS = 10_000
 """Settings in one answer."""
 
-ReadLayer = Callable[[], Awaitable[Layer]]
+ReadLayer = Callable[[], Awaitable[SettingsLayer]]
 
 
-def overrides_now(monitor: OverrideMonitor, current: Current) -> ReadLayer:
+def overrides_now(monitor: OverrideMonitor, current: ActiveConfig) -> ReadLayer:
     """Return what reads the overrides, as far as this replica applies them."""
 
-    async def read() -> Layer:
+    async def read() -> SettingsLayer:
         known = await monitor.read()
         return of_overrides(one for one in known.overrides if one.id not in current.overlay.invalid)
 
     return read
 
 
-class EffectiveSettings:
+class SettingsView:
     """Reads the settings in effect. Each of `layers` overrides the ones before."""
 
     def __init__(
@@ -225,7 +222,7 @@ class EffectiveSettings:
         link: RedisLink,
         keys: Keys,
         scheduler: Scheduler,
-        current: Current,
+        current: ActiveConfig,
         about: Callable[[], ReplicaInfo],
         layers: Sequence[ReadLayer] = (),
     ) -> None:
@@ -244,18 +241,18 @@ class EffectiveSettings:
         """
         current, away = self._current, None
         own = Own(current.settings, current.began_ms, dict(current.since), current.read)
-        ruling, layers, replicas = None, [], []
+        stored, layers, replicas = None, [], []
         try:
-            ruling, replicas, *more = await asyncio.gather(
+            stored, replicas, *more = await asyncio.gather(
                 self._scheduler.configured(), self._replicas(), *(read() for read in self._layers)
             )
-            layers = [of_store(own.settings, ruling), *more]
+            layers = [of_store(own.settings, stored), *more]
         except StoreError as error:
             away = str(error)
         rows = await asyncio.to_thread(
             _rows, own, layers, text.lower(), changed
         )  # there may be thousands of keys
-        refused, file = current.reload_error, own.settings.origins.file
+        reload_error, file = current.reload_error, own.settings.origins.file
         return {
             "now": now_ms(),
             "replica": self._scheduler.replica,
@@ -263,8 +260,8 @@ class EffectiveSettings:
             "startedAt": self._about().started_at,
             "readAt": own.settings.times.read_ms,
             "file": file and {"path": file, "modifiedAt": own.settings.times.modified_ms},
-            "reloadError": refused and {"at": refused.at, "reason": refused.why},
-            "inForce": _in_force(ruling),
+            "reloadError": reload_error and {"at": reload_error.at, "reason": reload_error.why},
+            "effective": _effective(stored),
             "storeError": away,
             "replicas": replicas,
             "settings": to_builtins(rows[:MAX_ROWS]),
@@ -321,7 +318,7 @@ def differences(
     return found
 
 
-def _rows(own: Own, layers: Sequence[Layer], text: str, changed: bool) -> list[Row]:
+def _rows(own: Own, layers: Sequence[SettingsLayer], text: str, changed: bool) -> list[Row]:
     return [
         row
         for row in view(own, layers)
@@ -329,6 +326,6 @@ def _rows(own: Own, layers: Sequence[Layer], text: str, changed: bool) -> list[R
     ]
 
 
-def _in_force(ruling: ConfiguredSettings | None) -> dict[str, Any] | None:
-    held = ruling.in_force if ruling else None
-    return held and {"replica": held.replica, "modifiedAt": held.modified_ms}
+def _effective(stored: ConfiguredSettings | None) -> dict[str, Any] | None:
+    effective = stored.effective if stored else None
+    return effective and {"replica": effective.replica, "modifiedAt": effective.modified_ms}

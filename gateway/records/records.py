@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.lifecycle import Component
 from fairlane.gateway.records.archive import ArchiveReader
@@ -16,8 +16,8 @@ from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.ledger import purge as purge_ledger
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.reconciliation import BalanceReconciler
-from fairlane.gateway.records.refusals import Refusals, RefusalTable
-from fairlane.gateway.records.refusals import purge as purge_refusals
+from fairlane.gateway.records.rejections import RejectionCounts, RejectionTable
+from fairlane.gateway.records.rejections import purge as purge_rejections
 from fairlane.gateway.records.reports import UsageReports
 from fairlane.gateway.records.retention import Kept, Retention
 from fairlane.gateway.records.slots import ReportSlots
@@ -46,7 +46,7 @@ class Records:
         link: RedisLink,
         keys: Keys,
         replica: str,
-        current: Current,
+        current: ActiveConfig,
         metrics: Recorder,
         as_shown: Callable[[str, Values], Values],
     ) -> None:
@@ -55,7 +55,7 @@ class Records:
         self.erased = ErasedUsers(database)
         self.balances = Balances(database, scheduler)
         self.reconciler = BalanceReconciler(database, scheduler, link, keys, metrics)
-        self.refusals = Refusals(link, keys, replica)
+        self.rejections = RejectionCounts(link, keys, replica)
         self.usage = UsageReports(self.slots)
         self.archived = ArchiveReader(database)
         used = UsageTable(lambda queue: current.settings.tier_of(queue), lambda: current.settings.models)
@@ -63,7 +63,7 @@ class Records:
             "usage": EndTable(self.erased, used),
             "charge": EndTable(self.erased),
             "audit": AuditTable(as_shown, self.erased),
-            "refusals": RefusalTable(),
+            "rejections": RejectionTable(),
         }
         self.outbox = Outbox(link, keys, database, tables, metrics, replica)
         retention = Retention(
@@ -75,8 +75,9 @@ class Records:
                 Kept(purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
                 Kept(purge_webhooks, lambda: DELIVERIES_DAYS * DAY_MS),
                 Kept(purge_batches, lambda: BATCHES_DAYS * DAY_MS),
-                Kept(purge_refusals, lambda: REJECTIONS_DAYS * DAY_MS),
+                Kept(purge_rejections, lambda: REJECTIONS_DAYS * DAY_MS),
                 Kept(purge_responses, lambda: 0),
             ],
         )
-        self.parts: list[Component] = [self.outbox, self.reconciler, self.balances, self.refusals, retention]
+        self.parts: list[Component] = [self.outbox, self.reconciler, self.balances]
+        self.parts += [self.rejections, retention]

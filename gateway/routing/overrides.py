@@ -55,12 +55,12 @@ def overridden(settings: Settings, override: Override) -> Settings:
         values = _valid(RouteSettings, _nested(override.values, settings.tiers))
         after = settings.model_copy(update={"routes": {**settings.routes, name: _merged(route, values)}})
     else:
-        said = {field: override.values[field] for field in MODEL_SETTINGS if field in override.values}
-        if override.target == "queue" or not said:
+        changed = {field: override.values[field] for field in MODEL_SETTINGS if field in override.values}
+        if override.target == "queue" or not changed:
             return settings
-        if "fallbacks" in said:
-            said["fallbacks"] = said["fallbacks"] or []
-        model = _valid(ModelSettings, settings.model(name).model_dump(mode="json") | said)
+        if "fallbacks" in changed:
+            changed["fallbacks"] = changed["fallbacks"] or []
+        model = _valid(ModelSettings, settings.model(name).model_dump(mode="json") | changed)
         after = settings.model_copy(update={"models": {**settings.models, name: model}})
     before = set(unusable_routes(settings))
     if wrong := [sentence for sentence in unusable_routes(after) if sentence not in before]:
@@ -96,7 +96,8 @@ def _merged(rule: Rule, values: Rule) -> Rule:
     update: dict[str, Any] = {name: getattr(values, name) for name in values.model_fields_set}
     if isinstance(rule, RouteVariant) and isinstance(values, RouteVariant):
         tiers = {
-            tier: _merged(rule.tiers.get(tier, RouteRule()), said) for tier, said in values.tiers.items()
+            tier: _merged(rule.tiers.get(tier, RouteRule()), changed)
+            for tier, changed in values.tiers.items()
         }
         update["tiers"] = {**rule.tiers, **tiers}
     if isinstance(rule, RouteSettings) and isinstance(values, RouteSettings) and values.vision is not None:
@@ -104,9 +105,9 @@ def _merged(rule: Rule, values: Rule) -> Rule:
     return rule.model_copy(update=update)
 
 
-def _valid(part: type[Part], said: Mapping[str, Any]) -> Part:
+def _valid(part: type[Part], changed: Mapping[str, Any]) -> Part:
     try:
-        return part.model_validate_json(msgspec.json.encode(said), strict=True)
+        return part.model_validate_json(msgspec.json.encode(changed), strict=True)
     except ValidationError as error:
         raise InvalidOverride([_problem(detail) for detail in error.errors(include_url=False)]) from None
 

@@ -44,7 +44,7 @@ class Plans:
         self.budgets = Budgets(settings.budget_timezone)
         self.routes = Routes(settings)
         self.templates: Mapping[str, Template] = {
-            name: said.compiled(name) for name, said in settings.templates.items()
+            name: template.compiled(name) for name, template in settings.templates.items()
         }
 
     def varied(self, settings: Settings, only: Collection[str] | None = None) -> Self:

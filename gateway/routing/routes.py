@@ -75,8 +75,8 @@ class Routes:
                 )
                 self._models[name] = Route(name, dict.fromkeys(settings.tiers, rule))
         self.named = {
-            name: self._made(name, said, settings)
-            for name, said in settings.routes.items()
+            name: self._compiled(name, route, settings)
+            for name, route in settings.routes.items()
             if only is None or name in only
         }
         self._all = {**self._models, **self.named}
@@ -90,36 +90,36 @@ class Routes:
         rules = (rule for route in self._all.values() for _, _, rule in route.rules())
         return {pair for rule in rules for pair in combinations((rule.model, *rule.fallbacks), 2)}
 
-    def _made(self, name: str, said: RouteSettings, settings: Settings) -> Route:
+    def _compiled(self, name: str, route: RouteSettings, settings: Settings) -> Route:
         plain, vision = {}, {}
         for tier in settings.tiers:
-            layers: list[RouteRule] = [said]
-            if tier in said.tiers:
-                layers.append(said.tiers[tier])
+            layers: list[RouteRule] = [route]
+            if tier in route.tiers:
+                layers.append(route.tiers[tier])
             plain[tier] = self._rule(name, layers, settings)
-            if said.vision is not None:
-                layers = [*layers, said.vision]
-                if tier in said.vision.tiers:
-                    layers.append(said.vision.tiers[tier])
+            if route.vision is not None:
+                layers = [*layers, route.vision]
+                if tier in route.vision.tiers:
+                    layers.append(route.vision.tiers[tier])
                 vision[tier] = self._rule(name, layers, settings)
-        return Route(name, plain, vision if said.vision is not None else None)
+        return Route(name, plain, vision if route.vision is not None else None)
 
     @staticmethod
     def _rule(name: str, layers: list[RouteRule], settings: Settings) -> Rule:
-        said: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for layer in layers:
-            said |= {
+            values |= {
                 field: value
                 for field in RouteRule.model_fields
                 if (value := getattr(layer, field)) is not None
             }
-        model = settings.models.get(said.get("model", ""))
+        model = settings.models.get(values.get("model", ""))
         if model is not None:
-            said.setdefault("fallbacks", model.fallbacks)
-            said["fallback_after_ms"] = _first(model.fallback_after_ms, FALLBACK_AFTER_MS)
-        rates = said.pop("price", None)
-        fallbacks = tuple(said.pop("fallbacks", ()))
-        return Rule(name, **{"model": "", **said}, price=rates and rates.of_each, fallbacks=fallbacks)
+            values.setdefault("fallbacks", model.fallbacks)
+            values["fallback_after_ms"] = _first(model.fallback_after_ms, FALLBACK_AFTER_MS)
+        rates = values.pop("price", None)
+        fallbacks = tuple(values.pop("fallbacks", ()))
+        return Rule(name, **{"model": "", **values}, price=rates and rates.of_each, fallbacks=fallbacks)
 
 
 def _first(value: int | None, otherwise: int) -> int:

@@ -1,1 +1,1 @@
-"""What a gateway keeps with its store: the connection, the settings in force, and what others send it there."""
+"""What a gateway keeps with its store: the connection, the settings in effect, and what others send it there."""

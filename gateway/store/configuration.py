@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings
 from fairlane.queues.errors import StoreError
@@ -21,7 +21,7 @@ from fairlane.queues.versions import Version, hash_of
 log = structlog.get_logger("fairlane.gateway")
 
 COMPARE_S = 5.0
-"""Between two checks of the configuration in force, and of the identity of the store."""
+"""Between two checks of the configuration in effect, and of the identity of the store."""
 
 
 class ConfigurationWatch:
@@ -30,7 +30,7 @@ class ConfigurationWatch:
     def __init__(
         self,
         scheduler: Scheduler,
-        current: Current,
+        current: ActiveConfig,
         address: str,
         metrics: Recorder,
         on_emptied: Callable[[], Awaitable[None]],
@@ -64,16 +64,16 @@ class ConfigurationWatch:
         mine = self._current.settings
         version = Version(mine.times.modified_ms, max(mine.times.read_ms, self._current.endpoints_ms))
         standing = await self._scheduler.configure(*configured(mine), version, link)
-        in_force = standing.in_force
-        overruled_by = in_force.hash if standing.outcome == "older" else ""
+        effective = standing.effective
+        overruled_by = effective.hash if standing.outcome == "older" else ""
         if overruled_by and overruled_by != self._overruled_by:
             log.warning(
                 "another replica has a newer configuration, which holds for queues and models as long as it lives: give "
                 "this gateway the same file, or touch its own and send SIGHUP",
                 replica=self._scheduler.replica,
                 modified=_when(version.modified_ms),
-                newer_replica=in_force.replica,
-                newer_modified=_when(in_force.modified_ms),
+                newer_replica=effective.replica,
+                newer_modified=_when(effective.modified_ms),
             )
         self._overruled_by = overruled_by
         before, self._born = self._born, standing.born
@@ -91,8 +91,8 @@ class ConfigurationWatch:
 
     async def _compare(self) -> None:
         """Bring ours again while another one holds: it does so no longer than a replica lives that has it."""
-        in_force, born = await self._scheduler.in_force()
-        if in_force is None or in_force.hash != self._hash() or born != self._born:
+        effective, born = await self._scheduler.effective_configuration()
+        if effective is None or effective.hash != self._hash() or born != self._born:
             await self.bring()
 
     def _hash(self) -> str:

@@ -6,7 +6,7 @@ import time
 import structlog
 
 from fairlane.gateway.accounts.tickets import Tickets
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.store.configuration import ConfigurationWatch
 from fairlane.queues.embedded.server import verify_server
@@ -29,7 +29,7 @@ class NewConnection:
         keys: Keys,
         replica: str,
         address: str,
-        current: Current,
+        current: ActiveConfig,
         database: Database,
         tickets: Tickets,
         configuration: ConfigurationWatch,

@@ -11,7 +11,7 @@ from fairlane.gateway.chains.plan import Head, read_head, read_plan
 from fairlane.gateway.chains.planner import reserve_of
 from fairlane.gateway.chains.requests import run_in_steps
 from fairlane.gateway.chains.results import of_stage, usage_fields, used_by, whole
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.chains import Chain, ChainEnd, Stage, StageEntry
@@ -33,7 +33,7 @@ log = structlog.get_logger("fairlane.gateway")
 class ChainRunner:
     """Makes the next stage from a chain's plan and the results so far."""
 
-    def __init__(self, current: Current, load_balance: Callable[[str, str], Awaitable[None]]) -> None:
+    def __init__(self, current: ActiveConfig, load_balance: Callable[[str, str], Awaitable[None]]) -> None:
         """`load_balance`: `Balances.load`."""
         self._current = current
         self._load_balance = load_balance

@@ -3,8 +3,8 @@
 from contextlib import AbstractContextManager
 
 from fairlane.gateway.accounts.tickets import Tickets, in_use
-from fairlane.gateway.current import Current
-from fairlane.gateway.errors import link_refused
+from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.errors import invalid_link
 from fairlane.queues.clock import now_ms
 from fairlane.queues.scheduler import Scheduler
 
@@ -12,7 +12,7 @@ from fairlane.queues.scheduler import Scheduler
 class StreamLinks:
     """Makes links, and checks the tickets of clients that follow them."""
 
-    def __init__(self, tickets: Tickets, scheduler: Scheduler, current: Current) -> None:
+    def __init__(self, tickets: Tickets, scheduler: Scheduler, current: ActiveConfig) -> None:
         self.tickets = tickets
         self._scheduler = scheduler
         self._current = current
@@ -26,5 +26,5 @@ class StreamLinks:
         """The use of a ticket: good within its own time, and while it is used. Raises ApiError (401) and StoreError."""
         until = self.tickets.expiry(token, task_id)
         if until is None or (until <= now_ms() and not await self._scheduler.is_ticket_used(task_id, until)):
-            raise link_refused()
+            raise invalid_link()
         return in_use(self._scheduler, task_id, until, self._current.settings.tuning.stream_token_ms)

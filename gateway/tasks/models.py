@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import DEFAULT_MODEL, type_not_offered
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.tasks import TaskSpec
@@ -22,7 +22,7 @@ class Models:
 
     def __init__(
         self,
-        current: Current,
+        current: ActiveConfig,
         offered: Callable[[], Awaitable[Iterable[str]]],
         workers: Callable[[], Awaitable[Iterable[Mapping[str, Any]]]],
         takes: Callable[[Collection[str], str], Awaitable[bool]],

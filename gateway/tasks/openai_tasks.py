@@ -7,13 +7,13 @@ from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import RawObject, has_image
 from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task
 from fairlane.gateway.calls.task_builder import Options, build_task, read_model
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import TaskSpec
 
 
 def build_openai_task(
-    current: Current,
+    current: ActiveConfig,
     caller: Caller,
     task_type: str,
     body: bytes,

@@ -10,7 +10,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.responses.request import StorageOptions
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request, too_large
 from fairlane.gateway.responses.archive_reader import ArchiveReader
 from fairlane.gateway.responses.logs import pack
@@ -50,7 +50,7 @@ class Responses:
 
     def __init__(
         self,
-        current: Current,
+        current: ActiveConfig,
         store: ResponseStore,
         storage: ResponseStorage,
         takes_more: Callable[[], bool],

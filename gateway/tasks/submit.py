@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.task_builder import bad_schema
 from fairlane.gateway.chains.requests import Submission
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
 from fairlane.gateway.lifecycle import Lifecycle
@@ -40,7 +40,7 @@ class Submit:
         queue: Callable[[TaskSpec, ChainStart | None], Awaitable[Submitted | ExistingTask | Rejection]],
         hub: Hub,
         metrics: Recorder,
-        current: Current,
+        current: ActiveConfig,
         lifecycle: Lifecycle,
         load_balance: Callable[[str, str], Awaitable[None]],
         schemas: Checker,

@@ -8,7 +8,7 @@ from fairlane.gateway.accounts.in_flight import InFlightRequests
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.positions import PositionMonitor
 from fairlane.gateway.calls.streams import OpenAnswers
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.permits.gate import Gate
@@ -28,7 +28,7 @@ from fairlane.streaming.results import Results
 class Tasks:
     """Use cases, and what streams are made of."""
 
-    current: Current
+    current: ActiveConfig
     calls: InFlightRequests
     bodies: Bodies
     models: Models

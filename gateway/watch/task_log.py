@@ -38,7 +38,7 @@ class LoggingRecorder(HistoryRecorder):
         event = "tasks fall back to another model"
         self._fallbacks.log(log.warning, event, model=model, to=other, cause=cause, tasks=number)
 
-    def refused_call(self, code: str, **facts: object) -> None:
+    def rejected_call(self, code: str, **facts: object) -> None:
         """Log a rejected call that may succeed later: there was no room, no worker, or no Redis."""
         self._rejected.log(log.info, "call rejected", code=code, **facts)
 

@@ -280,7 +280,7 @@ def _found(row: Any | None) -> Any:
 
 def _enabled(row: Any | None) -> Any:
     if _found(row).off_since is not None:
-        raise ApiError(409, "WEBHOOK_OFF", "The webhook is switched off: switch it on first (enabled: true)")
+        raise ApiError(409, "WEBHOOK_DISABLED", "The webhook is disabled: enable it first (enabled: true)")
     return row
 
 

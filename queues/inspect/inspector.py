@@ -201,7 +201,7 @@ class StoreSnapshot:
     dropped: int = 0
     """Ended tasks that were dropped before their time, since the store began."""
     configuration: Configuration | None = None
-    """The one in force."""
+    """The one in effect."""
     configurations: dict[str, Configuration] = field(default_factory=dict)
     """Replica -> the one that it was given, where known."""
     hosts: dict[str, ReplicaInfo] = field(default_factory=dict)

@@ -5,7 +5,7 @@
 -- ARGV[3]  when it read it, ms
 -- ARGV[4]  hash of what it says
 -- ARGV[5…] q:{queue}:{setting} or m:{model}:{setting}, value; …  Settings that are not named are no longer set.
--- returns  {outcome, version in force, born, both as in keys.py, POOL}; outcome: 'set' | 'same' nothing to do | 'older' what holds
+-- returns  {outcome, version in effect, born, both as in keys.py, POOL}; outcome: 'set' | 'same' nothing to do | 'older' what holds
 --          is newer, and stays while another replica lives that runs it (then the replica in the version is such a one). Of
 --          files of the same time the one read later counts.
 script('configure', nil, function(ARGV)

@@ -64,7 +64,7 @@ async def test_a_replica_of_before_the_rollout_changes_nothing_when_it_connects_
             assert old.log.count(BEFORE) == 1, "said once"
             assert BEFORE not in new.log
             rows = [row["configuration"] for row in (await state(new))["replicas"]]
-            assert sorted((row["inForce"], row["modifiedAt"]) for row in rows) == [
+            assert sorted((row["effective"], row["modifiedAt"]) for row in rows) == [
                 (False, 1_700_000_000_000),
                 (True, 1_700_000_100_000),
             ]

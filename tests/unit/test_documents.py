@@ -111,7 +111,7 @@ def said(source: Path, calls: str) -> Iterator[str]:
 def test_the_page_on_operating_has_every_line_that_speaks_of_accounts_and_records() -> None:
     table = (ROOT / "docs" / "operating.md").read_text().partition("## The log")[2].partition("\n## ")[0]
     known = re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)))
-    for part in ("accounts", "credits", "database", "records", "current.py"):
+    for part in ("accounts", "credits", "database", "records", "configuration.py"):
         for line in said(ROOT / "gateway" / part, r"log\.\w+"):
             assert any(words in line for words in known), line
 

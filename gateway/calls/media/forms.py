@@ -66,19 +66,19 @@ def _path(name: str) -> tuple[str, list[str]]:
     return found[1], keys
 
 
-def _put(node: Node, name: str, keys: list[str], value: Raw, told: str) -> None:
+def _put(node: Node, name: str, keys: list[str], value: Raw, full_name: str) -> None:
     """Put a value where its name says."""
     for key in keys:
         if key == "":
             break
         inner = node.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise _twice(told)
+            raise _twice(full_name)
         node = inner
         name = key
     known = node.get(name)
     if isinstance(known, dict):
-        raise _twice(told)
+        raise _twice(full_name)
     if known is None:
         node[name] = [value] if keys and keys[-1] == "" else value
     elif isinstance(known, list):

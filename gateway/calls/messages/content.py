@@ -180,14 +180,14 @@ class Conversation:
             return EMPTY_STRING
         first, place = blocks[0]
         if len(blocks) == 1 and isinstance(first, shapes.Text) and is_null(first.cache_control):
-            return _said(first, place)
+            return _text_of(first, place)
         parts = [part for block, place in blocks for part in self._parts(block, place)]
         self.extended = self.extended or all(isinstance(block, shapes.Text) for block, _ in blocks)
         return b"[%b]" % b",".join(parts)
 
     def _parts(self, block: object, place: str) -> list[bytes]:
         if isinstance(block, shapes.Text):
-            return [self._text(_said(block, place), block)]
+            return [self._text(_text_of(block, place), block)]
         if isinstance(block, shapes.Image):
             if not is_empty(block.transformations):
                 raise invalid(f"{place}.transformations", NOT_HERE)
@@ -261,7 +261,7 @@ class Conversation:
         return [("cache_control", bytes(block.cache_control))]
 
 
-def _said(block: shapes.Text, place: str) -> bytes:
+def _text_of(block: shapes.Text, place: str) -> bytes:
     """A block's text, as JSON."""
     if not is_empty(block.citations):
         raise invalid(f"{place}.citations", NOT_HERE)

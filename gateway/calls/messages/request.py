@@ -84,28 +84,28 @@ def chat_of(
 ) -> MessagesRequest:
     """The chat request that a Messages request of these members is. `bounded`: it must bound its output; what is only counted
     need not. Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes."""
-    said = {name: raw for name, raw in fields.items() if not is_null(raw)}
-    for name, raw in said.items():
+    given = {name: raw for name, raw in fields.items() if not is_null(raw)}
+    for name, raw in given.items():
         if name not in _READ and name not in _IGNORED and not is_empty(raw):
             raise invalid(name, NOT_HERE)
     chat: RawObject = {}
-    if "model" in said:
-        chat["model"] = said["model"]
+    if "model" in given:
+        chat["model"] = given["model"]
     budget = SizeLimit(most)
     conversation = Conversation(budget)
-    conversation.add_system(said.get("system", NULL))
-    if "messages" not in said:
+    conversation.add_system(given.get("system", NULL))
+    if "messages" not in given:
         raise invalid("messages", "is missing")
-    conversation.add(said["messages"])
+    conversation.add(given["messages"])
     chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
     conversation.messages.clear()
-    if bounded or "max_tokens" in said:
-        chat["max_tokens"] = _bound(said.get("max_tokens"))
-    _pass_on(said, chat)
-    only_there = {name: bytes(said[name]) for name in _ONLY_THERE if name in said}
-    extended = _tools(said, chat) or conversation.extended
-    _user(said, chat)
-    only_there |= _output(said, chat)
+    if bounded or "max_tokens" in given:
+        chat["max_tokens"] = _bound(given.get("max_tokens"))
+    _pass_on(given, chat)
+    only_there = {name: bytes(given[name]) for name in _ONLY_THERE if name in given}
+    extended = _tools(given, chat) or conversation.extended
+    _user(given, chat)
+    only_there |= _output(given, chat)
     if stream:
         chat["stream"] = Raw(b"true")
         chat["stream_options"] = Raw(b'{"include_usage":true}')
@@ -128,19 +128,19 @@ def _bound(raw: Raw | None) -> Raw:
     return raw
 
 
-def _pass_on(said: RawObject, chat: RawObject) -> None:
+def _pass_on(given: RawObject, chat: RawObject) -> None:
     """Pass on members that chat has under the same or another name."""
     kinds: dict[str, Decoder[Any]] = {"temperature": _number, "top_p": _number, "top_k": _whole}
-    for name in said.keys() & kinds:
-        read(said[name], kinds[name], name)
-        chat[name] = said[name]
-    if "stop_sequences" in said:
-        if read(said["stop_sequences"], _texts, "stop_sequences"):
-            chat["stop"] = said["stop_sequences"]
-    if "speed" in said and read(said["speed"], _text, "speed") != "standard":
+    for name in given.keys() & kinds:
+        read(given[name], kinds[name], name)
+        chat[name] = given[name]
+    if "stop_sequences" in given:
+        if read(given["stop_sequences"], _texts, "stop_sequences"):
+            chat["stop"] = given["stop_sequences"]
+    if "speed" in given and read(given["speed"], _text, "speed") != "standard":
         raise invalid("speed", "there is one speed, standard")
-    if "context_management" in said:
-        managed = read(said["context_management"], _management, "context_management")
+    if "context_management" in given:
+        managed = read(given["context_management"], _management, "context_management")
         place = "context_management.edits"
         edits = () if is_null(managed.edits) else read(managed.edits, _edits, place)
         for number, edit in enumerate(edits):
@@ -148,19 +148,19 @@ def _pass_on(said: RawObject, chat: RawObject) -> None:
                 raise invalid(f"{place}[{number}].type", f"{edit.type[:100]!r} is not done here")
 
 
-def _user(said: RawObject, chat: RawObject) -> None:
-    if "metadata" in said:
-        metadata = read(said["metadata"], _metadata, "metadata")
+def _user(given: RawObject, chat: RawObject) -> None:
+    if "metadata" in given:
+        metadata = read(given["metadata"], _metadata, "metadata")
         if metadata.user_id is not None:
             chat["user"] = Raw(msgspec.json.encode(metadata.user_id))
 
 
-def _tools(said: RawObject, chat: RawObject) -> bool:
+def _tools(given: RawObject, chat: RawObject) -> bool:
     """The tools, and which of them is to be called. Whether some have what chat has no word for."""
     extended = False
     raws: list[Raw] = []
-    if "tools" in said:
-        raws = read(said["tools"], _raws, "tools")
+    if "tools" in given:
+        raws = read(given["tools"], _raws, "tools")
     tools = []
     for number, raw in enumerate(raws):
         tool = _tool(raw, f"tools[{number}]")
@@ -168,8 +168,8 @@ def _tools(said: RawObject, chat: RawObject) -> bool:
         tools.append(_function(tool, f"tools[{number}]"))
     if tools:
         chat["tools"] = Raw(b"[%b]" % b",".join(tools))
-    if "tool_choice" in said:
-        _choose(read(said["tool_choice"], _choice, "tool_choice"), chat)
+    if "tool_choice" in given:
+        _choose(read(given["tool_choice"], _choice, "tool_choice"), chat)
     return extended
 
 
@@ -224,12 +224,12 @@ def _choose(choice: shapes.ToolChoice, chat: RawObject) -> None:
         chat["parallel_tool_calls"] = Raw(b"false")
 
 
-def _output(said: RawObject, chat: RawObject) -> dict[str, bytes]:
+def _output(given: RawObject, chat: RawObject) -> dict[str, bytes]:
     """Set reasoning effort and answer format. Return Anthropic's own members for workers that know them."""
     only_there: dict[str, bytes] = {}
     effort = None
-    if "output_config" in said:
-        config = read(said["output_config"], _config, "output_config")
+    if "output_config" in given:
+        config = read(given["output_config"], _config, "output_config")
         effort = config.effort
         if effort is not None and effort not in EFFORTS:
             raise invalid("output_config.effort", f"must be one of {', '.join(EFFORTS)}")
@@ -237,19 +237,19 @@ def _output(said: RawObject, chat: RawObject) -> dict[str, bytes]:
             _form(config.format, "output_config.format", chat)
         if effort is not None:
             only_there["output_config"] = msgspec.json.encode({"effort": effort})
-    if "output_format" in said:
+    if "output_format" in given:
         if "response_format" in chat:
             raise invalid("output_format", "output_config.format says it already")
-        _form(said["output_format"], "output_format", chat)
-    if "thinking" in said:
-        thinking = read(said["thinking"], _thinking, "thinking")
+        _form(given["output_format"], "output_format", chat)
+    if "thinking" in given:
+        thinking = read(given["thinking"], _thinking, "thinking")
         if thinking.type == "disabled":
             effort = None
         elif thinking.type == "enabled":
             effort = effort or _effort(thinking)
         elif thinking.type != "adaptive":
             raise invalid("thinking.type", "must be enabled, disabled or adaptive")
-        only_there["thinking"] = bytes(said["thinking"])
+        only_there["thinking"] = bytes(given["thinking"])
     if effort is not None:
         chat["reasoning_effort"] = Raw(b'"%b"' % ("xhigh" if effort == "max" else effort).encode())
     return only_there

@@ -38,9 +38,9 @@ _MADE = frozenset({"reasoning", "store", "text", "tool_choice", "tools"})
 """Members that are not repeated unchanged."""
 
 
-def new_echo(said: RawObject, *, store: bool) -> dict[str, bytes]:
+def new_echo(given: RawObject, *, store: bool) -> dict[str, bytes]:
     """Return the members that a response repeats unchanged, and defaults for the others."""
-    repeated = {name: one_line(bytes(said[name])) for name in said.keys() & (DEFAULTS.keys() - _MADE)}
+    repeated = {name: one_line(bytes(given[name])) for name in given.keys() & (DEFAULTS.keys() - _MADE)}
     return {**DEFAULTS, **repeated, "store": b"true" if store else b"false"}
 
 

@@ -185,8 +185,8 @@ class Conversation:
             ("arguments", string(call.arguments, f"{place}.arguments")),
         ]
         call_id = string(call.call_id, f"{place}.call_id")
-        told = join_object([("id", call_id), ("type", b'"function"'), ("function", join_object(function))])
-        self._turn_at(_Part.CALLS).calls.append(told)
+        raw = join_object([("id", call_id), ("type", b'"function"'), ("function", join_object(function))])
+        self._turn_at(_Part.CALLS).calls.append(raw)
 
     def _add_output(self, output: shapes.FunctionCallOutput, place: str) -> None:
         """Add the result of a call; the call has the name."""
@@ -197,11 +197,11 @@ class Conversation:
 
     def _add_reasoning(self, item: shapes.Reasoning, place: str) -> None:
         """Sealed thoughts are passed back unchanged, others as text."""
-        said, summed = f"{place}.content", f"{place}.summary"
+        content_place, summed = f"{place}.content", f"{place}.summary"
         parts: list[tuple[str, Raw]] = []
         if not is_null(item.content):
-            thoughts = read(item.content, _thoughts, said)
-            parts += [(f"{said}[{number}].text", part.text) for number, part in enumerate(thoughts)]
+            thoughts = read(item.content, _thoughts, content_place)
+            parts += [(f"{content_place}[{number}].text", part.text) for number, part in enumerate(thoughts)]
         if not is_null(item.summary):
             summary = read(item.summary, _summary, summed)
             parts += [(f"{summed}[{number}].text", part.text) for number, part in enumerate(summary)]
@@ -228,12 +228,12 @@ class Conversation:
         parts = read(raw, decoder, place)
         if not parts:
             return EMPTY_STRING
-        told = [_part(part, f"{place}[{number}]") for number, part in enumerate(parts)]
+        contents = [_part(part, f"{place}[{number}]") for number, part in enumerate(parts)]
         texts = sum(isinstance(part, _TEXT) for part in parts)
-        if texts == len(told) == 1:
-            return bytes((members(told[0]) or {})["text"])
-        self.extended = self.extended or of_tool or texts == len(told)
-        return b"[%b]" % b",".join(told)
+        if texts == len(contents) == 1:
+            return bytes((members(contents[0]) or {})["text"])
+        self.extended = self.extended or of_tool or texts == len(contents)
+        return b"[%b]" % b",".join(contents)
 
 
 def _part(part: object, place: str) -> bytes:

@@ -62,16 +62,16 @@ class ResponsesRequest(NamedTuple):
 
 def read_storage_options(fields: RawObject) -> StorageOptions:
     """Return what is to be looked up for a request of these members. Raise ApiError(400)."""
-    said = said_of(fields)
-    store = read(said["store"], _flag, "store") if "store" in said else None
-    background = "background" in said and read(said["background"], _flag, "background")
+    given = given_fields(fields)
+    store = read(given["store"], _flag, "store") if "store" in given else None
+    background = "background" in given and read(given["background"], _flag, "background")
     previous = None
-    if "previous_response_id" in said:
-        previous = read(said["previous_response_id"], _name, "previous_response_id")
+    if "previous_response_id" in given:
+        previous = read(given["previous_response_id"], _name, "previous_response_id")
         if not 0 < len(previous) <= _MAX_ID:
             raise invalid("previous_response_id", f"must be an id of 1 to {_MAX_ID} characters")
     references: dict[str, None] = {}
-    raw = said.get("input")
+    raw = given.get("input")
     if raw is not None and kind_of(raw) == "[" and any(mark in bytes(raw) for mark in _REFERENCES):
         _find_references(raw, references)
     return StorageOptions(store, background, previous, tuple(references))
@@ -104,50 +104,50 @@ def chat_of(
     `previous_response_id`: those of its input and of its output, oldest first. `known`: items by the ids that
     `Wishes.references` names. Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes.
     """
-    said, known = said_of(fields), known or {}
-    for name, raw in said.items():
+    given, known = given_fields(fields), known or {}
+    for name, raw in given.items():
         if name not in _READ and not is_empty(raw):
             raise invalid(name, NOT_HERE)
-    echo = new_echo(said, store=store)
+    echo = new_echo(given, store=store)
     chat: RawObject = {}
-    if "model" in said:
-        chat["model"] = said["model"]
+    if "model" in given:
+        chat["model"] = given["model"]
     budget = SizeLimit(most)
     conversation = Conversation(budget, known)
-    if "instructions" in said:
-        conversation.add_instructions(said["instructions"])
+    if "instructions" in given:
+        conversation.add_instructions(given["instructions"])
     conversation.add_history(history, "previous_response_id")
-    if "input" not in said:
+    if "input" not in given:
         raise invalid("input", "is missing")
-    conversation.add_input(said["input"])
+    conversation.add_input(given["input"])
     conversation.end()
     if not conversation.messages:
         raise invalid("input", "at least one item is needed")
     chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
     extended = conversation.extended
     del conversation
-    read_settings(said, chat, echo)
-    tools = read_tools(said["tools"]) if "tools" in said else Tools({}, {})
-    read_choice(said.get("tool_choice"), tools, chat, echo)
-    if "parallel_tool_calls" in said:
-        read(said["parallel_tool_calls"], _flag, "parallel_tool_calls")
+    read_settings(given, chat, echo)
+    tools = read_tools(given["tools"]) if "tools" in given else Tools({}, {})
+    read_choice(given.get("tool_choice"), tools, chat, echo)
+    if "parallel_tool_calls" in given:
+        read(given["parallel_tool_calls"], _flag, "parallel_tool_calls")
         if "tools" in chat:
-            chat["parallel_tool_calls"] = said["parallel_tool_calls"]
-    read_output(said, chat, echo)
-    read_included(said, chat)
+            chat["parallel_tool_calls"] = given["parallel_tool_calls"]
+    read_output(given, chat, echo)
+    read_included(given, chat)
     if stream:
         chat["stream"] = Raw(b"true")
         chat["stream_options"] = Raw(b'{"include_usage":true}')
     if extended:
         chat[ANTHROPIC] = Raw(b"{}")
-    told = whole_echo(echo)
+    echoed = whole_echo(echo)
     payload = encode_members(chat)
     if len(payload) > most:
         raise too_large(most)
-    kept = stored_items(said["input"], known) if store else []
-    return ResponsesRequest(chat, payload, told, b"[%b]" % b",".join(kept))
+    kept = stored_items(given["input"], known) if store else []
+    return ResponsesRequest(chat, payload, echoed, b"[%b]" % b",".join(kept))
 
 
-def said_of(fields: RawObject) -> RawObject:
+def given_fields(fields: RawObject) -> RawObject:
     """The members that say something."""
     return {name: raw for name, raw in fields.items() if not is_null(raw)}

@@ -37,35 +37,35 @@ _text, _format, _thinking, _options = (
 )
 
 
-def read_settings(said: RawObject, chat: RawObject, echo: dict[str, bytes]) -> None:
+def read_settings(given: RawObject, chat: RawObject, echo: dict[str, bytes]) -> None:
     """Pass on what chat has, under the same name or another; check what is only repeated, and what has one valid value."""
-    for name in said.keys() & set(_AS_THEY_ARE):
-        read(said[name], _number, name)
-        chat[name] = said[name]
-    for name in said.keys() & set(_TEXTS):
-        text(said[name], name)
-        chat[name] = said[name]
+    for name in given.keys() & set(_AS_THEY_ARE):
+        read(given[name], _number, name)
+        chat[name] = given[name]
+    for name in given.keys() & set(_TEXTS):
+        text(given[name], name)
+        chat[name] = given[name]
     for name, word in (("max_output_tokens", "max_completion_tokens"), ("max_tool_calls", "")):
-        if name in said:
-            if not 1 <= read(said[name], _whole, name) <= MAX_OUTPUT_TOKENS:
+        if name in given:
+            if not 1 <= read(given[name], _whole, name) <= MAX_OUTPUT_TOKENS:
                 raise invalid(name, f"must be a whole number from 1 to {MAX_OUTPUT_TOKENS}")
             if word:
-                chat[word] = said[name]
-    if "truncation" in said and read(said["truncation"], _name, "truncation") != "disabled":
+                chat[word] = given[name]
+    if "truncation" in given and read(given["truncation"], _name, "truncation") != "disabled":
         raise invalid(
             "truncation", "must be disabled: nothing is left out of an input here; send fewer items"
         )
-    if "metadata" in said:
-        _check_metadata(read(said["metadata"], _pairs, "metadata"))
+    if "metadata" in given:
+        _check_metadata(read(given["metadata"], _pairs, "metadata"))
     if (
-        "stream_options" in said
-        and read(said["stream_options"], _options, "stream_options").include_obfuscation
+        "stream_options" in given
+        and read(given["stream_options"], _options, "stream_options").include_obfuscation
     ):
         raise invalid(
             "stream_options.include_obfuscation", "events are not padded here; leave it out, or false"
         )
-    if "reasoning" in said:
-        _reasoning(read(said["reasoning"], _thinking, "reasoning"), chat, echo)
+    if "reasoning" in given:
+        _reasoning(read(given["reasoning"], _thinking, "reasoning"), chat, echo)
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
@@ -96,20 +96,20 @@ def _reasoning(thinking: shapes.Thinking, chat: RawObject, echo: dict[str, bytes
     echo["reasoning"] = msgspec.json.encode({"effort": thinking.effort, "summary": summary})
 
 
-def read_output(said: RawObject, chat: RawObject, echo: dict[str, bytes]) -> None:
+def read_output(given: RawObject, chat: RawObject, echo: dict[str, bytes]) -> None:
     """Set the format of the text."""
-    if "text" not in said:
+    if "text" not in given:
         return
-    wanted = read(said["text"], _text, "text")
-    told = [("format", b'{"type":"text"}')]
+    wanted = read(given["text"], _text, "text")
+    echoed = [("format", b'{"type":"text"}')]
     if not is_null(wanted.format):
         form = read(wanted.format, _format, "text.format")
         if form.type == "json_schema":
             schema = _schema(form)
             chat["response_format"] = Raw(_named_schema(schema))
-            told = [("format", join_object([("type", b'"json_schema"'), *_all_of(schema)]))]
+            echoed = [("format", join_object([("type", b'"json_schema"'), *_all_of(schema)]))]
         elif form.type == "json_object":
-            told = [("format", b'{"type":"json_object"}')]
+            echoed = [("format", b'{"type":"json_object"}')]
             chat["response_format"] = Raw(b'{"type":"json_object"}')
         elif form.type != "text":
             raise invalid("text.format.type", "must be text, json_object or json_schema")
@@ -117,8 +117,8 @@ def read_output(said: RawObject, chat: RawObject, echo: dict[str, bytes]) -> Non
         if wanted.verbosity not in VERBOSITIES:
             raise invalid("text.verbosity", f"must be one of {', '.join(VERBOSITIES)}")
         chat["verbosity"] = Raw(json_string(wanted.verbosity))
-        told.append(("verbosity", json_string(wanted.verbosity)))
-    echo["text"] = one_line(join_object(told))
+        echoed.append(("verbosity", json_string(wanted.verbosity)))
+    echo["text"] = one_line(join_object(echoed))
 
 
 def _schema(form: shapes.Format) -> dict[str, bytes]:
@@ -143,20 +143,20 @@ def _all_of(schema: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
     return list({"description": NULL, "strict": b"false", **schema}.items())
 
 
-def check_include(said: RawObject) -> list[str]:
+def check_include(given: RawObject) -> list[str]:
     """Return the values of `include`."""
-    if "include" not in said:
+    if "include" not in given:
         return []
-    return read(said["include"], _names, "include")
+    return read(given["include"], _names, "include")
 
 
-def read_included(said: RawObject, chat: RawObject) -> None:
+def read_included(given: RawObject, chat: RawObject) -> None:
     """Check `include`, and request log probabilities if it names them."""
-    included = check_include(said)
+    included = check_include(given)
     for number, name in enumerate(included):
         if name not in INCLUDED:
             raise invalid(f"include[{number}]", f"{name[:100]!r} is not supported here; leave it out")
-    top = read(said["top_logprobs"], _whole, "top_logprobs") if "top_logprobs" in said else 0
+    top = read(given["top_logprobs"], _whole, "top_logprobs") if "top_logprobs" in given else 0
     if not 0 <= top <= MAX_LOGPROBS:
         raise invalid("top_logprobs", f"must be a whole number from 0 to {MAX_LOGPROBS}")
     if LOGPROBS in included:

@@ -18,13 +18,13 @@ def stored_items(raw: Raw, known: Mapping[str, bytes]) -> list[bytes]:
     return [_kept(item, known) for item in items(raw) or ()]
 
 
-def with_id(raw: bytes, told_id: str) -> bytes:
+def with_id(raw: bytes, item_id: str) -> bytes:
     """Return an item of a response's input with this id, if it has none of its own."""
     found = members(raw) or {}
     if kind_of(found.get("id")):
         return raw
     rest = ((name, bytes(value)) for name, value in found.items() if name != "id")
-    return join_object([("id", json_string(told_id)), *rest])
+    return join_object([("id", json_string(item_id)), *rest])
 
 
 def _kept(raw: bytes, known: Mapping[str, bytes]) -> bytes:

@@ -19,7 +19,7 @@ class Tools(NamedTuple):
     """Functions as chat has them, and as the response repeats them, by their names."""
 
     chat: dict[str, bytes]
-    told: dict[str, bytes]
+    echoed: dict[str, bytes]
 
 
 def read_tools(raw: Raw) -> Tools:
@@ -36,7 +36,7 @@ def read_tools(raw: Raw) -> Tools:
         known_as = read(name, _name, f"{place}.name")
         if known_as in tools.chat:
             raise invalid(f"{place}.name", "there is another one of that name")
-        tools.chat[known_as], tools.told[known_as] = _function(name, tool, place)
+        tools.chat[known_as], tools.echoed[known_as] = _function(name, tool, place)
     return tools
 
 
@@ -60,14 +60,14 @@ def _function(name: bytes, tool: shapes.Tool, place: str) -> tuple[bytes, bytes]
     if tool.strict:
         function.append(("strict", b"true"))
     strict = NULL if tool.strict is None else b"true" if tool.strict else b"false"
-    told = [("type", b'"function"'), ("name", name), ("description", description), ("parameters", parameters)]
+    echo = [("type", b'"function"'), ("name", name), ("description", description), ("parameters", parameters)]
     chat = join_object([("type", b'"function"'), ("function", join_object(function))])
-    return chat, one_line(join_object([*told, ("strict", strict)]))
+    return chat, one_line(join_object([*echo, ("strict", strict)]))
 
 
 def read_choice(raw: Raw | None, tools: Tools, chat: RawObject, echo: dict[str, bytes]) -> None:
     """Write the tools and the choice to the chat request, and their echo. Raise ApiError(400)."""
-    echo["tools"] = b"[%b]" % b",".join(tools.told.values())
+    echo["tools"] = b"[%b]" % b",".join(tools.echoed.values())
     offered = list(tools.chat.values())
     wanted: bytes | None = None
     if raw is not None:

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.operator.bodies import Note, optional, read_body, refusal, refused
+from fairlane.gateway.operator.bodies import Note, invalid_fields, optional, read_body, validation_error
 from fairlane.gateway.operator.endpoints.monitor import EndpointMonitor
 from fairlane.gateway.operator.endpoints.store import EndpointChange, EndpointStore, StoredEndpoint
 from fairlane.gateway.operator.rows import line_row
-from fairlane.gateway.operator.settings_view import Came, Layer
+from fairlane.gateway.operator.settings_view import SettingsLayer, SourcedValue
 from fairlane.gateway.settings import MAX_ENDPOINTS, EndpointSettings, unusable_endpoint
 from fairlane.gateway.settings.flatten import SET
 from fairlane.gateway.settings.parts import Identifier
@@ -35,8 +35,8 @@ _MERGED = "set_headers"
 def _optional() -> dict[str, Any]:
     """The settings of an endpoint, each as the configuration has it, or null for its default."""
     fields = optional(EndpointSettings, EndpointSettings.model_fields)
-    said = "headers that each request gets; null removes one. No call returns them"
-    fields[_MERGED] = (dict[str, str | None] | None, Field(None, description=said))
+    values = "headers that each request gets; null removes one. No call returns them"
+    fields[_MERGED] = (dict[str, str | None] | None, Field(None, description=values))
     return {**fields, "note": (Note | None, Field(None, description="what operators want to remember"))}
 
 
@@ -64,7 +64,7 @@ class EndpointAdmin:
         self,
         store: EndpointStore,
         watch: EndpointMonitor,
-        current: Current,
+        current: ActiveConfig,
         audit: AuditRecord,
         inspector: StoreInspector,
     ) -> None:
@@ -89,13 +89,13 @@ class EndpointAdmin:
         rows = [self._row(name, lines) for name in sorted(self._names())]
         return {"now": now_ms(), "endpoints": rows, "databaseError": away}
 
-    async def layer(self) -> Layer:
+    async def layer(self) -> SettingsLayer:
         """Those that were added, as settings that were changed while running."""
-        found: dict[str, Came] = {}
+        found: dict[str, SourcedValue] = {}
         for name, stored in sorted(self._watch.known.endpoints.items()):
             if name not in self._current.configured_endpoints:
-                for field, value in shown(stored.said).items():
-                    found[f"endpoints.{name}.{field}"] = Came(
+                for field, value in shown(stored.values).items():
+                    found[f"endpoints.{name}.{field}"] = SourcedValue(
                         value, "changed", "fairlane endpoint list", stored.changed_ms, stored.who
                     )
         return found
@@ -110,11 +110,11 @@ class EndpointAdmin:
         return {}
 
     def _row(
-        self, name: str, lines: Mapping[str, Model], made: StoredEndpoint | None = None
+        self, name: str, lines: Mapping[str, Model], latest: StoredEndpoint | None = None
     ) -> dict[str, Any]:
         """One that there is; `made`: as it was made just now, which may not have been read again."""
         configured = self._current.configured_endpoints.get(name)
-        stored = made or self._watch.known.endpoints.get(name)
+        stored = latest or self._watch.known.endpoints.get(name)
         endpoint = self._current.endpoints.named(name)
         row: dict[str, Any] = {"name": name, "model": ENDPOINT + name}
         if configured is not None:
@@ -152,11 +152,11 @@ class EndpointAdmin:
                 raise ApiError(
                     409, "TOO_MANY_ENDPOINTS", f"There are {MAX_ENDPOINTS} endpoints: remove one first"
                 )
-            said = _merged({}, fields)
-            self._fitting(name, said, known)
-            await change.add(name, said, fields.get("note") or "", actor.name)
-            made = (await change.all())[name]
-        return await self._done(made, actor, "create", {}, shown(said))
+            values = _merged({}, fields)
+            self._fitting(name, values, known)
+            await change.add(name, values, fields.get("note") or "", actor.name)
+            latest = (await change.all())[name]
+        return await self._done(latest, actor, "create", {}, shown(values))
 
     async def change(self, name: str, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
         """Change the given settings, all or nothing; null restores a default, and removes a set header."""
@@ -165,16 +165,16 @@ class EndpointAdmin:
             raise bad_request("say what becomes otherwise")
         async with self._store.changing() as change:
             known, stored = await self._stored(change, name)
-            said = _merged(stored.said, fields)
-            self._fitting(name, said, known)
+            values = _merged(stored.values, fields)
+            self._fitting(name, values, known)
             note = (fields["note"] or "") if "note" in fields else stored.note
-            await change.set(name, said, note, actor.name)
-            made = (await change.all())[name]
-        before, after = shown(stored.said), shown(said)
+            await change.set(name, values, note, actor.name)
+            latest = (await change.all())[name]
+        before, after = shown(stored.values), shown(values)
         names = [one for one in {**before, **after} if before.get(one) != after.get(one)]
         names += [_MERGED] if fields.get(_MERGED) and _MERGED not in names else []
-        split = ({one: told.get(one) for one in names} for told in (before, after))
-        return await self._done(made, actor, "update", *split)
+        split = ({one: row.get(one) for one in names} for row in (before, after))
+        return await self._done(latest, actor, "update", *split)
 
     async def remove(self, name: str, actor: Actor) -> dict[str, Any]:
         """Delete an endpoint: no new requests are accepted, and waiting ones do not start."""
@@ -192,7 +192,7 @@ class EndpointAdmin:
                 f"{waiting} tasks wait for it, until their time is over or it is there again: "
                 f"`fairlane task cancel --model {ENDPOINT}{name}` ends them"
             )
-        await self._audit.note(actor, "delete", f"endpoint {name}", shown(stored.said), {}, notes)
+        await self._audit.note(actor, "delete", f"endpoint {name}", shown(stored.values), {}, notes)
         return {"name": name, "waiting": waiting, "notes": notes}
 
     async def _stored(
@@ -206,21 +206,21 @@ class EndpointAdmin:
             raise _no_endpoint(name)
         return known, known[name]
 
-    def _fitting(self, name: str, said: Mapping[str, Any], known: Mapping[str, StoredEndpoint]) -> None:
+    def _fitting(self, name: str, values: Mapping[str, Any], known: Mapping[str, StoredEndpoint]) -> None:
         """Raise ApiError(400) if settings are invalid, alone or together with other endpoints."""
         try:
-            settings = EndpointSettings.model_validate_json(msgspec.json.encode(said), strict=True)
+            settings = EndpointSettings.model_validate_json(msgspec.json.encode(values), strict=True)
         except ValidationError as error:
-            raise refusal(error, EndpointSettings, secret=True) from None
+            raise validation_error(error, EndpointSettings, secret=True) from None
         others = {one.name: one.settings for one in known.values()}
         others |= self._current.configured_endpoints
         found = unusable_endpoint(name, settings, others, self._current.settings.tiers)
         if found:
-            raise refused({field: sentence for sentence, field in found})
+            raise invalid_fields({field: sentence for sentence, field in found})
 
     async def _done(
         self,
-        made: StoredEndpoint,
+        latest: StoredEndpoint,
         actor: Actor,
         action: str,
         before: Mapping[str, Any],
@@ -228,8 +228,8 @@ class EndpointAdmin:
     ) -> dict[str, Any]:
         await self._hold()
         notes: list[str] = []
-        await self._audit.note(actor, action, f"endpoint {made.name}", before, after, notes)
-        return {**self._row(made.name, await self._lines(), made), "notes": notes}
+        await self._audit.note(actor, action, f"endpoint {latest.name}", before, after, notes)
+        return {**self._row(latest.name, await self._lines(), latest), "notes": notes}
 
     async def _hold(self) -> None:
         """Apply the written change here immediately."""
@@ -237,11 +237,11 @@ class EndpointAdmin:
             await self._watch.read()
 
 
-def shown(said: Mapping[str, Any]) -> dict[str, Any]:
+def shown(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings without the values of set headers."""
     return {
         name: dict.fromkeys(value, SET) if name == _MERGED and isinstance(value, Mapping) else value
-        for name, value in said.items()
+        for name, value in values.items()
     }
 
 
@@ -249,13 +249,13 @@ def _dumped(settings: EndpointSettings) -> dict[str, Any]:
     return shown(settings.model_dump(mode="json"))
 
 
-def _merged(said: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in fields.items() if name not in _BESIDE}
     if isinstance(given.get(_MERGED), Mapping):
-        before = {name.lower(): value for name, value in said.get(_MERGED, {}).items()}
+        before = {name.lower(): value for name, value in values.get(_MERGED, {}).items()}
         now = {name.lower(): value for name, value in given[_MERGED].items()}
         given[_MERGED] = {name: value for name, value in {**before, **now}.items() if value is not None}
-    return {name: value for name, value in {**said, **given}.items() if value is not None}
+    return {name: value for name, value in {**values, **given}.items() if value is not None}
 
 
 def _configured(name: str) -> ApiError:

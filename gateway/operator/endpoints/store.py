@@ -24,7 +24,7 @@ class StoredEndpoint:
     """A row. Times in ms since 1970."""
 
     name: str
-    said: Mapping[str, Any] = field(repr=False)
+    values: Mapping[str, Any] = field(repr=False)
     """Its settings as an entry of the configuration says them; those not given have their defaults."""
     note: str
     created_ms: int
@@ -85,16 +85,16 @@ class EndpointChange:
         rows = (await self._connection.execute(select(endpoints))).mappings().all()
         return {row["name"]: _read(dict(row)) for row in rows}
 
-    async def add(self, name: str, said: Mapping[str, Any], note: str, who: str) -> None:
+    async def add(self, name: str, settings: Mapping[str, Any], note: str, who: str) -> None:
         """A new one."""
-        values = {"name": name, "settings": _json(said), "note": note, "who": who}
+        values = {"name": name, "settings": _json(settings), "note": note, "who": who}
         await self._connection.execute(
             insert(endpoints).values(**values, created=self._now_ms, changed=self._now_ms)
         )
 
-    async def set(self, name: str, said: Mapping[str, Any], note: str, who: str) -> None:
+    async def set(self, name: str, settings: Mapping[str, Any], note: str, who: str) -> None:
         """Other settings of one."""
-        values = {"settings": _json(said), "note": note, "who": who, "changed": self._now_ms}
+        values = {"settings": _json(settings), "note": note, "who": who, "changed": self._now_ms}
         await self._connection.execute(update(endpoints).where(endpoints.c.name == name).values(**values))
 
     async def remove(self, name: str) -> None:
@@ -104,11 +104,11 @@ class EndpointChange:
 
 def _read(row: Mapping[str, Any]) -> StoredEndpoint:
     """Return the endpoint of a row."""
-    said = msgspec.json.decode(row["settings"])
+    values = msgspec.json.decode(row["settings"])
     settings = EndpointSettings.model_validate_json(row["settings"], strict=True)
     times = row["created"], row["changed"]
-    return StoredEndpoint(row["name"], said, row["note"], *times, row["who"], settings)
+    return StoredEndpoint(row["name"], values, row["note"], *times, row["who"], settings)
 
 
-def _json(said: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(said).decode()
+def _json(values: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(values).decode()

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, NoReturn
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.bodies import read_body
 from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
-from fairlane.gateway.operator.settings import check_name, described, in_force, no_queue, read_change
+from fairlane.gateway.operator.settings import check_name, described, effective_values, no_queue, read_change
 from fairlane.gateway.routing.overrides import MODEL_SETTINGS, ROUTE_SETTINGS, InvalidOverride, overridden
 from fairlane.gateway.settings import external, external_name, external_value, notes
 from fairlane.queues.errors import StoreError
@@ -64,7 +64,7 @@ class OverrideAdmin:
     """Use cases. All raise StoreError, and ApiError for invalid requests."""
 
     def __init__(
-        self, store: OverrideStore, monitor: OverrideMonitor, current: Current, scheduler: Scheduler
+        self, store: OverrideStore, monitor: OverrideMonitor, current: ActiveConfig, scheduler: Scheduler
     ) -> None:
         self._store = store
         self._monitor = monitor
@@ -80,13 +80,13 @@ class OverrideAdmin:
     async def create(self, fields: Mapping[str, Any], actor: Actor, *, check: bool = False) -> dict[str, Any]:
         """Create an override. It holds here immediately, on every replica within about a second. `check`: only report whether it
         can be created."""
-        asked = read_body(NewOverride, fields)
+        body = read_body(NewOverride, fields)
         override = Override(
-            asked.target,
-            asked.name,
-            dict(asked.values),
-            percent=asked.percent or ALL,
-            until_ms=asked.until or 0,
+            body.target,
+            body.name,
+            dict(body.values),
+            percent=body.percent or ALL,
+            until_ms=body.until or 0,
             id=new_override_id(),
         )
         override, warnings = await self._check(override)
@@ -99,20 +99,20 @@ class OverrideAdmin:
 
     async def update(self, override_id: str, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
         """Change the percentage, the end or the status of an override, and return it."""
-        asked = read_body(OverrideUpdate, fields)
-        until_ms = (asked.until or 0) if "until" in asked.model_fields_set else None
-        if (asked.percent is None and until_ms is None) == (asked.status is None):
+        body = read_body(OverrideUpdate, fields)
+        until_ms = (body.until or 0) if "until" in body.model_fields_set else None
+        if (body.percent is None and until_ms is None) == (body.status is None):
             raise bad_request("set percent, until or both; or status")
         override = await self._find(override_id)
-        if asked.status == "promoted":
+        if body.status == "promoted":
             promoted = await self._store.promote(override_id, actor)
             return await self._updated("override promoted", override, promoted, actor)
-        if asked.status == "rolled_back":
+        if body.status == "rolled_back":
             removed = await self._store.roll_back(override_id, actor)
             return await self._updated("override rolled back", override, removed, actor)
-        if asked.percent is not None:
-            _check_percent(override, asked.percent)
-        updated = await self._store.update(override_id, actor, percent=asked.percent, until_ms=until_ms)
+        if body.percent is not None:
+            _check_percent(override, body.percent)
+        updated = await self._store.update(override_id, actor, percent=body.percent, until_ms=until_ms)
         return await self._updated("override updated", override, updated, actor)
 
     async def patch(
@@ -133,7 +133,7 @@ class OverrideAdmin:
                 raise _too_many() from None
             if change is None:
                 raise no_queue(settings, name)
-            before, after = in_force(kind, change.before), in_force(kind, change.after)
+            before, after = effective_values(kind, change.before), effective_values(kind, change.after)
             changed = {
                 external_name(field): {
                     when: external_value(field, values[field])
@@ -150,7 +150,7 @@ class OverrideAdmin:
         settled = await scheduler.effective(kind, name)
         return {
             kind: name,
-            "values": external(in_force(kind, settled.values)),
+            "values": external(effective_values(kind, settled.values)),
             "overrides": external(settled.overrides),
             "changed": changed,
             "settings": described(kind),
@@ -204,9 +204,9 @@ class OverrideAdmin:
             after = overridden(settings, override)
         except InvalidOverride as error:
             names = [name for name, _ in error.problems]
-            refusal = bad_request(str(error), (names[0] or None) if len(names) == 1 else None)
-            refusal.fields = {name or "values": sentence for name, sentence in error.problems}
-            raise refusal from None
+            rejection = bad_request(str(error), (names[0] or None) if len(names) == 1 else None)
+            rejection.fields = {name or "values": sentence for name, sentence in error.problems}
+            raise rejection from None
         before = set(notes(settings))
         return override, [note for note in notes(after) if note not in before]
 

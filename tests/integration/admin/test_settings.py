@@ -86,7 +86,7 @@ async def test_another_replicas_newer_configuration_is_told_where_it_holds(
             replica = new.served.gateway.replica
             assert (held["value"], held["source"], held["where"]) == (3, "replica", replica)
             assert (held["otherwise"]["value"], held["otherwise"]["source"]) == (1, "default")
-            assert (await told(old.http))["inForce"]["replica"] == replica
+            assert (await told(old.http))["effective"]["replica"] == replica
 
             async def knows() -> bool:
                 rows = {one["replica"]: one for one in (await told(old.http))["replicas"]}

@@ -233,7 +233,7 @@ async def test_without_the_archive_no_prompt_or_answer_comes_into_sql(
         async with talk.client(secret("ops")) as ops:
             for task_id in (waiting, more):
                 assert (await ops.post(f"/api/task/{task_id}/cancel")).status_code == 200
-            await talk.served.gateway.records.refusals.bring(2**60)
+            await talk.served.gateway.records.rejections.bring(2**60)
             await ops.get("/api/admin/audit")
 
             async def carried() -> bool:

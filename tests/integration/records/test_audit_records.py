@@ -1,4 +1,4 @@
-"""What operators did reaches SQL, each act once, whatever dies or is away meanwhile, and is told from there; so do refusals."""
+"""What operators did reaches SQL, each act once, whatever dies or is away meanwhile, and is told from there; so do rejections."""
 
 from collections import Counter
 from pathlib import Path
@@ -13,24 +13,24 @@ from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import audit, refusals
+from fairlane.gateway.database.tables import audit, rejections
 from fairlane.gateway.dispatching import ENDS
 from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.audit import purge as purge_acts
 from fairlane.gateway.records.erasure import ErasedUsers
-from fairlane.gateway.records.refusals import (
+from fairlane.gateway.records.rejections import (
     MAX_COUNTED,
     MAX_KEPT,
     MINUTE_MS,
     OTHER,
-    Refusals,
-    RefusalTable,
-    WantedRefusals,
+    RejectionCounts,
+    RejectionFilter,
+    RejectionTable,
     read_page,
 )
-from fairlane.gateway.records.refusals import purge as purge_refusals
+from fairlane.gateway.records.rejections import purge as purge_rejections
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Limits, Scheduler
@@ -141,12 +141,12 @@ async def test_the_record_is_found_by_who_what_where_and_when(
                 assert (await eyes.get(f"/api/admin/{page}")).status_code == 200
 
 
-# ---- refusals ----------
+# ---- rejections ----------
 
 
 async def counted(database: Database, **wanted: Any) -> Counter[tuple[int, str, str]]:
     async with database.reading() as connection:
-        rows, _ = await read_page(connection, WantedRefusals(**wanted), "", 100_000)
+        rows, _ = await read_page(connection, RejectionFilter(**wanted), "", 100_000)
     return Counter({(row["minute"], row["key"], row["code"]): row["count"] for row in rows})
 
 
@@ -155,7 +155,7 @@ async def test_refusals_are_counted_by_minute_key_and_code_each_once(
 ) -> None:
     now = NOON
     async with carrying(redis_url, database_url) as (outbox, database, link):
-        here, there = (Refusals(link, KEYS, name, lambda: now) for name in ("r1", "r2"))
+        here, there = (RejectionCounts(link, KEYS, name, lambda: now) for name in ("r1", "r2"))
         for _ in range(3):
             here.count("acme", "RATE_LIMITED")
         here.count("acme", "QUEUE_FULL")
@@ -180,7 +180,7 @@ async def test_invented_keys_and_a_store_that_stays_away_take_bounded_memory(
 ) -> None:
     now = NOON
     async with carrying(redis_url, database_url) as (outbox, database, link):
-        refused = Refusals(link, KEYS, "r1", lambda: now)
+        refused = RejectionCounts(link, KEYS, "r1", lambda: now)
         for number in range(MAX_COUNTED + 500):
             refused.count(f"k{number}", "RATE_LIMITED")
         await refused.bring(now + MINUTE_MS)
@@ -203,7 +203,7 @@ async def test_who_is_refused_is_told_by_the_call_and_the_command(
         async with talk.client(secret("acme")) as acme:
             for _ in range(3):
                 await acme.post("/api/openai", json={"model": "m", "async": True})
-        await talk.served.gateway.records.refusals.bring(2**60)
+        await talk.served.gateway.records.rejections.bring(2**60)
 
         async def there() -> bool:
             return bool((await told(talk, "rejections"))["rejections"])
@@ -232,11 +232,11 @@ async def test_refusals_come_in_pages_that_miss_none(database: Database, redis_u
             for at in range(3)
             for replica in ("r1", "r2")
         ]
-        assert await RefusalTable().write(connection, packed) == 60
-        assert await RefusalTable().write(connection, packed) == 0
+        assert await RejectionTable().write(connection, packed) == 60
+        assert await RejectionTable().write(connection, packed) == 0
         seen, after = [], ""
         while True:
-            rows, more = await read_page(connection, WantedRefusals(), after, 4)
+            rows, more = await read_page(connection, RejectionFilter(), after, 4)
             seen += [(row["minute"], row["key"], row["code"]) for row in rows]
             assert {row["count"] for row in rows} == {2}
             if more is None:
@@ -258,14 +258,14 @@ async def test_both_are_kept_for_their_time(database: Database) -> None:
             assert await table.write(connection, [msgspec.msgpack.encode(entry) for entry in entries]) == 1500
             minutes = [NOON - at * day - number * MINUTE_MS for number in range(100)]
             packed = [msgspec.msgpack.encode(("r1", minute, [("k", "A", 1)])) for minute in minutes]
-            assert await RefusalTable().write(connection, packed) == 100
+            assert await RejectionTable().write(connection, packed) == 100
     parts = 0
     async with database.writing() as connection:
         while await purge_acts(connection, NOON + 1, 2 * day + 1):
             parts += 1
         assert parts > 1
-        while await purge_refusals(connection, NOON, 2 * day):
+        while await purge_rejections(connection, NOON, 2 * day):
             pass
         assert await connection.scalar(select(func.min(audit.c.at))) == NOON - 2 * day
         assert await connection.scalar(select(func.count()).select_from(audit)) == 4500
-        assert await connection.scalar(select(func.min(refusals.c.minute))) == NOON - 2 * day
+        assert await connection.scalar(select(func.min(rejections.c.minute))) == NOON - 2 * day

@@ -129,7 +129,7 @@ async def test_a_receiver_that_answers_410_gets_no_more_requests(start: Start) -
         assert shown["disabledReason"] == "The receiver answered 410: it is gone."
         for call in ("test", f"deliveries/{(await deliveries(talk, made))[0]['id']}/redeliver"):
             refused = await talk.http.post(f"/api/webhooks/{made['id']}/{call}")
-            assert (refused.status_code, refused.json()["code"]) == (409, "WEBHOOK_OFF")
+            assert (refused.status_code, refused.json()["code"]) == (409, "WEBHOOK_DISABLED")
         assert len(receiver.got) == 1
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fairlane.gateway.current import Current, with_endpoints
+from fairlane.gateway.configuration import ActiveConfig, with_endpoints
 from fairlane.gateway.endpoints.endpoints import (
     BadUrl,
     Endpoint,
@@ -195,7 +195,7 @@ def test_settings_become_models_of_their_own() -> None:
     assert merged.models["http:other"].windows is None
     assert [one.name for one in endpoints] == ["image", "other"]
     assert set(settings.models) == {"m"}
-    current = Current(settings)
+    current = ActiveConfig(settings)
     current.take_endpoints({"other": EndpointSettings(url="https://b.example/")}, 5)
     assert set(current.settings.models) == set(merged.models)
     assert current.settings.times == settings.times

@@ -12,7 +12,7 @@ from fairlane.gateway.operator.settings import (
     check_name,
     configured,
     described,
-    in_force,
+    effective_values,
     read_change,
 )
 from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, external_name
@@ -146,7 +146,7 @@ def test_queues_without_limits_of_their_own_are_configured_with_the_gateways() -
 
 
 def test_what_is_not_stored_holds_as_if_nothing_were_configured() -> None:
-    assert in_force("queue", {"weight": 8.0, "paused": True, "reserved": None}) == {
+    assert effective_values("queue", {"weight": 8.0, "paused": True, "reserved": None}) == {
         "weight": 8.0,
         "max_length": None,
         "max_wait_ms": None,
@@ -155,7 +155,7 @@ def test_what_is_not_stored_holds_as_if_nothing_were_configured() -> None:
         "admission": "fixed",
         "paused": True,
     }
-    model = in_force("model", {})
+    model = effective_values("model", {})
     assert (model["concurrency"], model["cost"], model["paused"]) == (None, "tokens", False)
 
 

@@ -12,7 +12,7 @@ from tests.support.serving import until
 
 from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
-from fairlane.gateway.current import Current, changes
+from fairlane.gateway.configuration import ActiveConfig, changes
 from fairlane.gateway.process import workers as workers_module
 from fairlane.gateway.process.workers import (
     MAX_CHARS,
@@ -186,7 +186,7 @@ def test_upstreams_are_taken_over_while_it_runs_and_their_models_are_known() -> 
         "upstreams_added": ["c"],
         "upstreams_changed": ["a"],
     }
-    current = Current(before, tokens)
+    current = ActiveConfig(before, tokens)
     current.replace(after)
     assert current.settings.listed_models == {"m", "z"}
     assert current.settings.lists("z")

@@ -9,9 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.operator.settings import configured
-from fairlane.gateway.operator.settings_view import Came, Own, Row, differences, of_overrides, of_store, view
+from fairlane.gateway.operator.settings_view import (
+    Own,
+    Row,
+    SourcedValue,
+    differences,
+    of_overrides,
+    of_store,
+    view,
+)
 from fairlane.gateway.settings import Settings, external_name, load_settings
 from fairlane.queues.inspect.inspector import ReplicaInfo
 from fairlane.queues.overrides import Override
@@ -118,7 +126,7 @@ def test_an_override_says_who_created_it_when_and_what_would_hold_otherwise(tmp_
     found = rows(settings, of_store(settings, store(settings)), of_overrides([override]))
     row = found["queues.paid_stream.weight"]
     assert (row.value, row.source, row.where, row.since, row.by) == (5.0, "changed", "override o1", 17, "ops")
-    assert row.otherwise == Came(3.0, "file", str(tmp_path / "f.yaml"), 1)
+    assert row.otherwise == SourcedValue(3.0, "file", str(tmp_path / "f.yaml"), 1)
     assert [row.name for row in found.values() if row.source in ("changed", "replica")] == [row.name]
 
 
@@ -150,7 +158,7 @@ def test_what_another_replicas_newer_file_says_holds_and_is_said_to(tmp_path: Pa
 
 def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
-    current = Current(loaded(path))
+    current = ActiveConfig(loaded(path))
     began = current.began_ms
     again = loaded(
         path,
@@ -163,7 +171,7 @@ def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_pa
     assert since == {"queues": began + 1000, "archive": began + 1000}
     drain = found["drain"]
     assert (drain.value, drain.reloads) == ("5ms", False)
-    assert drain.after_restart == Came("6ms", "file", str(path), began + 1000)
+    assert drain.after_restart == SourcedValue("6ms", "file", str(path), began + 1000)
     assert found["archive"].reloads
     gone = loaded(path, "{}")
     gone.set_source(type(gone.times)(gone.times.modified_ms, began + 2000))
@@ -194,11 +202,11 @@ def test_replicas_differ_in_what_both_tell(other: ReplicaInfo | None, differs: l
 
 def test_what_replicas_have_each_for_itself_makes_no_difference(tmp_path: Path) -> None:
     mine, other = (
-        Current(loaded(tmp_path / f"{port}.yaml", f"port: {port}\ndata_dir: /tmp/{port}\n"))
+        ActiveConfig(loaded(tmp_path / f"{port}.yaml", f"port: {port}\ndata_dir: /tmp/{port}\n"))
         for port in (1, 2)
     )
     assert mine.settings_hash == other.settings_hash
-    assert Current(loaded(tmp_path / "x.yaml", "lease: 9s")).settings_hash != mine.settings_hash
+    assert ActiveConfig(loaded(tmp_path / "x.yaml", "lease: 9s")).settings_hash != mine.settings_hash
 
 
 # ---- secrets ----------

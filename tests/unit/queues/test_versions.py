@@ -29,10 +29,10 @@ def test_an_older_configuration_never_replaces_a_newer_one(world: World) -> None
     assert (newer.outcome, weight(world)) == ("set", 9.0)
     for _ in range(2):  # it connects again, during a rollout
         standing = bring(world, "old", (1000, 5000), 1.0)
-        assert standing == ConfigStatus("older", newer.in_force, newer.born)
+        assert standing == ConfigStatus("older", newer.effective, newer.born)
         assert weight(world) == 9.0
-    assert standing.in_force[:2] == (2000, 4000)
-    assert standing.in_force.replica == "new"
+    assert standing.effective[:2] == (2000, 4000)
+    assert standing.effective.replica == "new"
 
 
 def test_a_rollout_is_rolled_back_when_its_replicas_are_gone(world: World) -> None:
@@ -57,8 +57,8 @@ def test_who_is_overruled_hears_of_a_replica_that_lives_and_not_of_the_dead_one_
         pool.offer("m")
         pool.pass_time(1000)
     standing = bring(world, "late", (2000, 2000), 1.0)
-    assert (standing.outcome, standing.in_force[:2]) == ("older", (3000, 3000))
-    assert standing.in_force.replica == "stays"
+    assert (standing.outcome, standing.effective[:2]) == ("older", (3000, 3000))
+    assert standing.effective.replica == "stays"
 
 
 def test_a_lone_replica_may_be_given_an_older_file(world: World) -> None:

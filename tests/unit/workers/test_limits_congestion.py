@@ -41,7 +41,7 @@ def made(limits: OutputLimits = LIMITS) -> tuple[Store, DispatchSettings, Conges
 
 
 def first(congestion: Congestion) -> tuple[int, Why]:
-    limit = congestion.in_force()["m"].first_output
+    limit = congestion.effective_limits()["m"].first_output
     assert limit is not None
     return round(limit.ms), limit.why
 
@@ -81,7 +81,7 @@ async def test_limits_that_are_configured_anew_go_on_from_where_they_are() -> No
     assert (congestion.held("m"), first(congestion)) == (None, (30_000, Why.FIXED))
     settings.output_limits = {}
     await congestion.look()
-    assert congestion.in_force() == {}
+    assert congestion.effective_limits() == {}
 
 
 async def test_answers_of_a_model_whose_limits_are_fixed_are_not_counted() -> None:

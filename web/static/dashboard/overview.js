@@ -223,7 +223,7 @@ class Figures {
     const trend = reasons.length ? reasons.slice(0, MAX_REASONS).join("; ") : waiting.length && history ? trendText(growth) : "";
     this._set("drain", waiting.length ? drainText(drainMs, growth) : "–", trend, growth > 0 || drainMs === null ? "warn" : "");
     this._set("running", number(counts.executing), t("figure.running.more", { n: number(slots) }));
-    const overruled = replicas.filter(row => row.configuration && !row.configuration.inForce).map(row => row.replica);
+    const overruled = replicas.filter(row => row.configuration && !row.configuration.effective).map(row => row.replica);
     const notReloaded = replicas.filter(row => row.reloadError).map(row => row.replica);
     const differ = new Set(replicas.map(row => row.keysHash).filter(Boolean)).size > 1;
     const troubles = [

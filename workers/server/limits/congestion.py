@@ -1,4 +1,4 @@
-"""The limits in force on the silence of models whose limits follow their queues: looked at again every ROUND_S.
+"""The limits in effect on the silence of models whose limits follow their queues: looked at again every ROUND_S.
 
 Each replica does so by itself, and all read the same: the wait and the answers are the whole store's. So where these stand still
 all come to the same limits. While they move, two replicas look at them up to a round apart, and their limits differ by a step (a
@@ -20,7 +20,7 @@ from fairlane.queues.inspect.load import ModelLoad
 from fairlane.queues.loops import cancel_and_wait, run_periodically
 from fairlane.queues.scheduler import Scheduler
 from fairlane.workers.server.limits.answers import Answers, Measure, name_of
-from fairlane.workers.server.limits.tightening import STOPPED, Bounds, InForce, Ramp, Why, follow
+from fairlane.workers.server.limits.tightening import STOPPED, Bounds, EffectiveLimit, Ramp, Why, follow
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 
 log = structlog.get_logger("fairlane.workers")
@@ -37,8 +37,8 @@ NOTHING_KNOWN = ModelLoad("", None, {})
 class ModelLimits:
     """What holds for attempts of a model that begin now; None: no limit."""
 
-    first_output: InForce | None
-    silence: InForce | None
+    first_output: EffectiveLimit | None
+    silence: EffectiveLimit | None
     wait_ms: int | None = None
     """How long its queue makes wait, as it was last looked at. None: not known, or nothing follows it."""
 
@@ -84,8 +84,8 @@ class Congestion:
         if standing := self._standings.get(model):
             standing.seen[name_of(measure, ms)] += 1
 
-    def in_force(self) -> dict[str, ModelLimits]:
-        """Return the limits in force by model, of models with a limit."""
+    def effective_limits(self) -> dict[str, ModelLimits]:
+        """Return the limits in effect by model, of models with a limit."""
         found = {}
         for model, configured in self._settings.output_limits.items():
             standing = self._standings.get(model)
@@ -132,7 +132,9 @@ class Congestion:
             Ramp(configured.tightens_from_ms, configured.tightens_to_ms),
         )
 
-        def moved(limit: InForce | None, bounds: Bounds | None, measure: Measure) -> InForce | None:
+        def moved(
+            limit: EffectiveLimit | None, bounds: Bounds | None, measure: Measure
+        ) -> EffectiveLimit | None:
             if limit is None or bounds is None:
                 return limit
             answers = Answers.of(measure, load.answers)
@@ -150,11 +152,11 @@ class Congestion:
 def _anew(configured: OutputLimits, before: _Standing | None) -> _Standing:
     """Return the state of a model with new bounds: limits within them stay."""
 
-    def begun(bounds: Bounds | None, most: int | None, limit: InForce | None) -> InForce | None:
+    def begun(bounds: Bounds | None, most: int | None, limit: EffectiveLimit | None) -> EffectiveLimit | None:
         if most is None or bounds is None:
             return _fixed(most)
         at = bounds.clamp(limit.ms) if limit is not None and limit.why is not Why.FIXED else bounds.most
-        return InForce(at, bounds.most, Why.UNKNOWN)
+        return EffectiveLimit(at, bounds.most, Why.UNKNOWN)
 
     was = before.limits if before else ModelLimits(None, None)
     limits = ModelLimits(
@@ -175,8 +177,8 @@ def _held(standing: _Standing) -> OutputLimits:
     )
 
 
-def _fixed(ms: int | None) -> InForce | None:
-    return None if ms is None else InForce(ms, ms, Why.FIXED)
+def _fixed(ms: int | None) -> EffectiveLimit | None:
+    return None if ms is None else EffectiveLimit(ms, ms, Why.FIXED)
 
 
 def _bounds_of_first(limits: OutputLimits) -> Bounds | None:

@@ -76,8 +76,8 @@ class Ramp:
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
-    """A limit in force, and its target; ms."""
+class EffectiveLimit:
+    """A limit in effect, and its target; ms."""
 
     ms: float
     target_ms: float
@@ -120,7 +120,7 @@ def step(ms: float, target_ms: float) -> float:
 
 def follow(
     ms: float, bounds: Bounds, ramp: Ramp, stopped: Why | None, wait_ms: float | None, answers: Answers
-) -> InForce:
+) -> EffectiveLimit:
     """Return the limit of the next round, given `ms` in this one. Newly configured bounds apply immediately."""
     target_ms, why = target(bounds, ramp, stopped, wait_ms, answers)
-    return InForce(step(bounds.clamp(ms), target_ms), target_ms, why, answers.p99_ms, answers.number)
+    return EffectiveLimit(step(bounds.clamp(ms), target_ms), target_ms, why, answers.p99_ms, answers.number)

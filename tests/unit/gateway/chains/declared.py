@@ -8,7 +8,7 @@ from fairlane.gateway.calls.task_builder import Options
 from fairlane.gateway.chains.engine import NextStage, NoStage, next_stage
 from fairlane.gateway.chains.plan import Plan, encode, read_plan
 from fairlane.gateway.chains.planner import ChainRequest, plan_chain, variables_of
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.settings import Settings
 
 PAID = Caller("ann", "paid", "k")
@@ -74,7 +74,7 @@ def plan_of(
     settings: Settings, name: str, given: Mapping[str, Any], caller: Caller = PAID, **options: bool
 ) -> Plan:
     """The plan of a configured chain, as it is read again."""
-    current, chain = Current(settings), settings.chains[name]
+    current, chain = ActiveConfig(settings), settings.chains[name]
     takes = variables_of(chain, current.plans.templates, settings.routes)
     assert takes.missing(given) == takes.unknown(given) == []
     asked = ChainRequest(name, chain, takes.filled(given))

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.chains.planner import variables_of
 from fairlane.gateway.chains.requests import ChainNotFound, read_chain
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.settings import Settings
 
@@ -66,18 +66,20 @@ def test_what_is_wrong_is_told_with_stage_and_member(
 
 def test_which_variables_a_chain_takes() -> None:
     settings = Settings(**JOB_MATCH)
-    takes = variables_of(settings.chains["job_match"], Current(settings).plans.templates, settings.routes)
+    takes = variables_of(
+        settings.chains["job_match"], ActiveConfig(settings).plans.templates, settings.routes
+    )
     assert (takes.required, takes.optional) == ({"job", "resume"}, {"pages", "notes"})
     assert takes.filled({"job": "j", "notes": None}) == {"job": "j", "notes": "", "pages": ""}
     settings = settings_of(a={"template": "sum_up"}, b=says("{{ variables | tojson }}"))
-    takes = variables_of(settings.chains["c"], Current(settings).plans.templates, settings.routes)
+    takes = variables_of(settings.chains["c"], ActiveConfig(settings).plans.templates, settings.routes)
     assert takes.required == {"job"}
     assert takes.any
 
 
 def asked(chain: Any, **variables: Any) -> Any:
     """What a request comes to."""
-    current = Current(Settings(**JOB_MATCH))
+    current = ActiveConfig(Settings(**JOB_MATCH))
     said = {"chain": chain, "variables": variables}
     fields = {name: Raw(json.dumps(value).encode()) for name, value in said.items()}
 

@@ -17,7 +17,7 @@ from fairlane.gateway.api.operator_schemas import LedgerEntry, QuotaGranted, Quo
 from fairlane.gateway.api.queries import PLAIN, Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.api.schemas import INTEGER, json, listed
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
-from fairlane.gateway.operator.quota import NewGrant, read_subject
+from fairlane.gateway.operator.balances import NewGrant, read_subject
 from fairlane.queues.clock import now_ms
 
 MAX_ROWS = 200

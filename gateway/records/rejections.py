@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.inserting import insert_new
-from fairlane.gateway.database.tables import refusals
+from fairlane.gateway.database.tables import rejections
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
@@ -39,7 +39,7 @@ _Entry = tuple[str, int, list[tuple[str, str, int]]]
 _unpack = msgspec.msgpack.Decoder(_Entry).decode
 
 
-class Refusals:
+class RejectionCounts:
     """The counts of this process."""
 
     def __init__(self, link: RedisLink, keys: Keys, replica: str, now_ms: Callable[[], int] = now_ms) -> None:
@@ -66,7 +66,7 @@ class Refusals:
     def start(self) -> None:
         """Start."""
         self._task = run_periodically(
-            "refusals", MINUTE_MS / 1000, self._run, expected=(StoreError,), delay_s=self._next_minute_s()
+            "rejections", MINUTE_MS / 1000, self._run, expected=(StoreError,), delay_s=self._next_minute_s()
         )
 
     async def close(self) -> None:
@@ -93,12 +93,12 @@ class Refusals:
                 break
             counts = [(key_id, code, count) for (key_id, code), count in self._counts[minute].items()]
             packed = msgspec.msgpack.encode((self._replica, minute, counts))
-            await self._link.command("XADD", self._outbox, "*", "refusals", packed)
+            await self._link.command("XADD", self._outbox, "*", "rejections", packed)
             del self._counts[minute]
 
 
-class RefusalTable:
-    """Takes entries of the kind `refusals`."""
+class RejectionTable:
+    """Takes entries of the kind `rejections`."""
 
     async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
         """See `outbox.Table`."""
@@ -108,11 +108,11 @@ class RefusalTable:
             for key_id, code, count in counts:
                 row = {"minute": minute, "key_id": key_id, "code": code, "replica": replica, "count": count}
                 rows.append(row)
-        return await insert_new(connection, refusals, rows)
+        return await insert_new(connection, rejections, rows)
 
 
 @dataclass(frozen=True, slots=True)
-class WantedRefusals:
+class RejectionFilter:
     """A filter: minutes from `since` to before `until`, ms; empty fields match all."""
 
     since: int = 0
@@ -122,10 +122,10 @@ class WantedRefusals:
 
 
 async def read_page(
-    connection: AsyncConnection, wanted: WantedRefusals, after: str, limit: int
+    connection: AsyncConnection, wanted: RejectionFilter, after: str, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Return counts by minute, key and code, the newest minute first, and the `after` of the next page. Raises ApiError."""
-    columns = refusals.c
+    columns = rejections.c
     order = columns.minute, columns.key_id, columns.code
     found = select(*order, func.sum(columns.count))
     found = found.where(columns.minute >= wanted.since, columns.minute < wanted.until)
@@ -149,9 +149,9 @@ async def read_page(
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
     """Delete a part of the older rows; return whether there may be more."""
     before_ms = now_ms - kept_ms
-    first = await connection.scalar(select(func.min(refusals.c.minute)))
+    first = await connection.scalar(select(func.min(rejections.c.minute)))
     if first is None or first >= before_ms:
         return False
     # some minutes at a time: those of one are no more than processes times MAX_COUNTED
     until = min(first + 10 * MINUTE_MS, before_ms)
-    return (await connection.execute(delete(refusals).where(refusals.c.minute < until))).rowcount > 0
+    return (await connection.execute(delete(rejections).where(rejections.c.minute < until))).rowcount > 0

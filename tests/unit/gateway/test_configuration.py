@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairlane.gateway.current import Current
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.settings import Settings
 
 
@@ -33,7 +33,7 @@ def test_what_changed_is_named_and_what_waits_for_a_restart() -> None:
         drain_ms=5000,
         max_queue_length=7,
     )
-    current = Current(before)
+    current = ActiveConfig(before)
     assert current.replace(after) == {
         "keys_removed": ["b"],
         "keys_added": ["d"],

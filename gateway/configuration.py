@@ -67,7 +67,7 @@ _NAMED = {
 
 
 def _routes_hash(settings: Settings) -> str:
-    said = settings.model_dump(
+    values = settings.model_dump(
         mode="json",
         include={
             "routes": True,
@@ -77,8 +77,8 @@ def _routes_hash(settings: Settings) -> str:
             "models": {"__all__": {"fallbacks", "fallback_after_ms"}},
         },
     )
-    said["models"] = {name: model for name, model in said["models"].items() if any(model.values())}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+    values["models"] = {name: model for name, model in values["models"].items() if any(model.values())}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 _OF_A_PLACE = {
@@ -99,8 +99,8 @@ def _settings_hash(settings: Settings) -> str:
     """Return the hash of settings that should be equal on all replicas and have no hash of their own."""
     hashed = {"models", "queues", "keys", "workers", "stream_token_secret"}
     hashed |= {"routes", "templates", "chains", "endpoints"}
-    said = settings.model_dump(mode="json", exclude=hashed | _OF_A_PLACE)
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+    values = settings.model_dump(mode="json", exclude=hashed | _OF_A_PLACE)
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _origins(before: Settings, after: Settings) -> Origins:
@@ -110,7 +110,7 @@ def _origins(before: Settings, after: Settings) -> Origins:
     return Origins(kept | taken, after.origins.file)
 
 
-class Current:
+class ActiveConfig:
     """The settings and keys that apply. A reload of the configuration replaces both as a whole; a change of the database's keys
     replaces the keys.
 
@@ -119,7 +119,7 @@ class Current:
     """
 
     def __init__(self, settings: Settings, own: UpstreamTokens | None = None) -> None:
-        self._said = settings
+        self._configured = settings
         self._added: Mapping[str, EndpointSettings] = {}
         self.endpoints_ms = 0
         """Time of the last change of endpoints at run time, ms."""
@@ -146,16 +146,16 @@ class Current:
 
     def replace(self, settings: Settings) -> dict[str, list[str]]:
         """Apply the RELOADED settings; others need a restart and stay as they are. Return the `changes`."""
-        before = self._said
+        before = self._configured
         self.reload_error = None
         taken = {name: getattr(settings, name) for name in RELOADED}
         taken["files"] = settings.files.model_copy(update={"storage": before.files.storage})
-        self._said = before.model_copy(update=taken)
-        self._said.set_source(settings.times, _origins(before, settings))
-        changed = [name for name in RELOADED if getattr(before, name) != getattr(self._said, name)]
+        self._configured = before.model_copy(update=taken)
+        self._configured.set_source(settings.times, _origins(before, settings))
+        changed = [name for name in RELOADED if getattr(before, name) != getattr(self._configured, name)]
         self.since |= dict.fromkeys(changed, settings.times.read_ms)
         self.read = settings
-        self.settings, self.endpoints = with_endpoints(self._said, self._added)
+        self.settings, self.endpoints = with_endpoints(self._configured, self._added)
         self._read(self.settings)
         self._logged_unpriced |= self._unpriced(settings.times.read_ms, stored=False)
         self._take(self._stored or StoredKeys())
@@ -176,12 +176,12 @@ class Current:
     @property
     def configured_endpoints(self) -> Mapping[str, EndpointSettings]:
         """Those that the configuration says; of one name with one that was added this one holds."""
-        return self._said.endpoints
+        return self._configured.endpoints
 
     def take_endpoints(self, added: Mapping[str, EndpointSettings], changed_ms: int) -> None:
         """Take over which endpoints were added while running, and when that changed last."""
         self._added, self.endpoints_ms = added, changed_ms
-        self.settings, self.endpoints = with_endpoints(self._said, added)
+        self.settings, self.endpoints = with_endpoints(self._configured, added)
         self._lay_over()
 
     def take_overrides(self, overrides: Iterable[Override]) -> None:
@@ -255,15 +255,15 @@ class Current:
         return {(key_id, models) for key_id, models in found if models}
 
 
-def with_endpoints(said: Settings, added: Mapping[str, EndpointSettings]) -> tuple[Settings, Endpoints]:
+def with_endpoints(configured: Settings, added: Mapping[str, EndpointSettings]) -> tuple[Settings, Endpoints]:
     """Settings with those of the endpoints' models, be they configured or added; and the endpoints. Pure."""
     all_of_them = {
-        **said.endpoints,
-        **{name: one for name, one in added.items() if name not in said.endpoints},
+        **configured.endpoints,
+        **{name: one for name, one in added.items() if name not in configured.endpoints},
     }
     endpoints = {name: (one.made(name), one.of_model) for name, one in all_of_them.items()}
     models = {endpoint.model: model for endpoint, model in endpoints.values()}
-    settings = said.model_copy(update={"models": said.models | models}) if models else said
+    settings = configured.model_copy(update={"models": configured.models | models}) if models else configured
     return settings, Endpoints(endpoint for endpoint, _ in endpoints.values())
 
 

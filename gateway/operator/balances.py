@@ -9,9 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Caller
 from fairlane.gateway.accounts.keystore import KeyStore
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.credits.amounts import MAX_CREDITS, credits_of, plain_credits, read_credits
 from fairlane.gateway.credits.prices import unpack
-from fairlane.gateway.current import Current
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.bodies import Note, read_body
@@ -95,7 +95,9 @@ def subject_of(name: str) -> Subject:
 class QuotaAdmin:
     """Use cases. All raise ApiError, StoreError and DatabaseUnavailable."""
 
-    def __init__(self, balances: Balances, store: KeyStore, current: Current, audit: AuditRecord) -> None:
+    def __init__(
+        self, balances: Balances, store: KeyStore, current: ActiveConfig, audit: AuditRecord
+    ) -> None:
         self._balances = balances
         self._store = store
         self._current = current
@@ -149,12 +151,12 @@ class QuotaAdmin:
         )
         if done.new:
             after = done.standing.balance
-            said = {"id": grant_id, "credits": plain_credits(wanted.credits), "note": note}
+            granted = {"id": grant_id, "credits": plain_credits(wanted.credits), "note": note}
             before = {"balance": plain_credits(after - wanted.credits)}
-            now = {"balance": plain_credits(after), **said}
+            now = {"balance": plain_credits(after), **granted}
             await self._audit.note(actor, "grant", subject.target, before, now, notes)
-        told = {"id": grant_id, "new": done.new, "credits": credits_of(wanted.credits), "notes": notes}
-        return {**told, **self._shown(done.standing)}
+        answer = {"id": grant_id, "new": done.new, "credits": credits_of(wanted.credits), "notes": notes}
+        return {**answer, **self._shown(done.standing)}
 
     async def ledger(
         self, wanted: Subject | None, kind: str, since: int, until: int, after: str, limit: int
