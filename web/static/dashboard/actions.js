@@ -6,6 +6,7 @@ import { number } from "../common/format.js";
 import { t } from "../common/i18n.js";
 import { askAgain, openDialog, toast } from "../common/page.js";
 import { keep } from "../common/transfer.js";
+import { choice, field, line } from "./form.js";
 import { helpText } from "./help.js";
 
 const PATHS = { queue: "/api/admin/queues/", model: "/api/admin/models/" };
@@ -165,7 +166,7 @@ async function changeFrom(kind, name, opening) {
  * opens at the setting `first`, with the sentence `intro`.
  */
 function openLimits(kind, name, { values, overrides, settings }, { first = null, intro = null }) {
-  const fields = Object.entries(settings).map(([setting, about]) => field(setting, values[setting], setting in overrides, about));
+  const fields = Object.entries(settings).map(([setting, about]) => settingField(setting, values[setting], setting in overrides, about));
   const notice = h("p", { class: "hint", role: "alert" });
   const box = h("div");
   let busy = false;
@@ -177,7 +178,7 @@ function openLimits(kind, name, { values, overrides, settings }, { first = null,
       await work();
     } catch (problem) {
       replace(box, form);
-      const wrong = complain(one => problem.fields?.[one.setting]);
+      const wrong = complain(one => problem.fields?.[one.name]);
       replace(notice, wrong ? "" : explain(problem));
     } finally {
       busy = false;
@@ -187,7 +188,7 @@ function openLimits(kind, name, { values, overrides, settings }, { first = null,
   /** Show at each field what is wrong with it; whether anything is. */
   const complain = problemOf => {
     const wrong = fields.filter(one => one.complain(problemOf(one) ?? ""));
-    wrong[0]?.input.focus();
+    wrong[0]?.control.focus();
     return wrong.length > 0;
   };
 
@@ -196,7 +197,7 @@ function openLimits(kind, name, { values, overrides, settings }, { first = null,
     const changed = fields.filter(one => one.changed());
     replace(notice, changed.length ? "" : t("change.nothing"));
     if (complain(one => (changed.includes(one) ? one.problem() : "")) || !changed.length) return;
-    const wanted = Object.fromEntries(changed.map(one => [one.setting, one.value()]));
+    const wanted = Object.fromEntries(changed.map(one => [one.name, one.value()]));
     attempt(async () => {
       await patch(kind, name, wanted, "?check=true");
       showReview(wanted, await reservations(kind, name, wanted));
@@ -242,7 +243,7 @@ function openLimits(kind, name, { values, overrides, settings }, { first = null,
   );
   replace(box, form);
   const dialog = openDialog(t("change.title", { name }), box);
-  fields.find(one => one.setting === first)?.input.focus();
+  fields.find(one => one.name === first)?.control.focus();
 }
 
 /** Warnings about models with more reserved slots, over all queues, than slots. */
@@ -257,45 +258,30 @@ async function reservations(kind, name, wanted) {
     .map(row => t("change.over", { model: row.name, limit: number(row.limit), n: number(reserved) }));
 }
 
-function field(setting, value, overridden, about) {
-  const id = `setting-${setting}`;
+/** A setting as a field of the form, with its bounds, and whether and to what it was changed. */
+function settingField(name, value, overridden, about) {
+  const id = `setting-${name}`;
   const before = value === null ? "" : String(value);
-  const described = { id, name: setting, "aria-describedby": `${id}-help ${id}-problem` };
-  const input = about.choices
-    ? h(
-        "select",
-        described,
-        overridden ? h("option", { value: "" }, t("change.configured")) : null,
-        about.choices.map(choice => h("option", { value: choice, selected: choice === before }, choice)),
-      )
-    : about.type === "string"
-      ? h("input", { ...described, type: "text", value: before, autocomplete: "off", spellcheck: false })
-      : h("input", { ...described, type: "number", min: about.minimum, step: about.type === "integer" ? 1 : "any", value: before, inputmode: "decimal" });
-  const note = overridden ? h("span", { class: "flag info" }, t("flag.changed")) : null;
+  const choices = [...(overridden ? [["", t("change.configured")]] : []), ...(about.choices ?? []).map(one => [one, one])];
+  const control = about.choices
+    ? choice(id, choices, before)
+    : line(id, about.type === "string" ? { value: before } : { type: "number", min: about.minimum, step: about.type === "integer" ? 1 : "any", value: before, inputmode: "decimal" });
+  const label = [settingName(name), overridden ? h("span", { class: "flag info" }, t("flag.changed")) : null];
   const least = about.minimum === null ? "" : ` ${t("change.minimum", { n: number(about.minimum, 3) })}`;
-  const help = h("p", { class: "hint", id: `${id}-help` }, h("code", {}, setting), `: ${helpText(setting, about.help)}${least}`);
-  const wrong = h("p", { class: "field-problem", id: `${id}-problem`, role: "alert" });
 
   /** What is wrong with the value by itself; "" when nothing is. */
   const problem = () => {
-    if (input.validity.badInput) return t("change.number");
-    const typed = Number(input.value);
-    if (input.value === "" || about.type === "string") return "";
+    if (control.validity.badInput) return t("change.number");
+    const typed = Number(control.value);
+    if (control.value === "" || about.type === "string") return "";
     if (typed < about.minimum) return t("change.minimum", { n: number(about.minimum, 3) });
     if (typed > about.maximum) return t("change.maximum", { n: number(about.maximum) });
     return about.type === "integer" && !Number.isInteger(typed) ? t("change.whole") : "";
   };
   return {
-    setting,
-    input,
-    element: h("div", { class: "field" }, h("label", { for: id }, settingName(setting), note), input, help, wrong),
-    changed: () => input.validity.badInput || (input.value !== before && (input.value !== "" || overridden)),
-    value: () => (input.value === "" ? null : about.type === "string" ? input.value : Number(input.value)),
+    ...field(name, control, label, [h("code", {}, name), `: ${helpText(name, about.help)}${least}`]),
+    changed: () => control.validity.badInput || (control.value !== before && (control.value !== "" || overridden)),
+    value: () => (control.value === "" ? null : about.type === "string" ? control.value : Number(control.value)),
     problem,
-    complain: text => {
-      replace(wrong, text);
-      input.setAttribute("aria-invalid", String(text !== ""));
-      return text !== "";
-    },
   };
 }
