@@ -164,7 +164,7 @@ class ActiveConfig:
     def _read(self, settings: Settings) -> None:
         self.plans = Plans(settings)
         self.routes_hash = _routes_hash(settings)
-        """Of its routes, templates, chains, endpoints and fallbacks: the same where these are the same."""
+        """Hash of routes, templates, chains, endpoints and fallbacks."""
         self.settings_hash = _settings_hash(settings)
         self._lay_over()
 
@@ -175,17 +175,17 @@ class ActiveConfig:
 
     @property
     def configured_endpoints(self) -> Mapping[str, EndpointSettings]:
-        """Those that the configuration says; of one name with one that was added this one holds."""
+        """Return the endpoints of the configuration; they have priority over added ones of the same name."""
         return self._configured.endpoints
 
     def take_endpoints(self, added: Mapping[str, EndpointSettings], changed_ms: int) -> None:
-        """Take over which endpoints were added while running, and when that changed last."""
+        """Apply the endpoints that were added at run time, and the time of their last change."""
         self._added, self.endpoints_ms = added, changed_ms
         self.settings, self.endpoints = with_endpoints(self._configured, added)
         self._lay_over()
 
     def take_overrides(self, overrides: Iterable[Override]) -> None:
-        """Lay these overrides over the configuration from now on, also over the next one."""
+        """Apply these overrides to this configuration and to later ones."""
         self._overrides = tuple(overrides)
         self._lay_over()
 
@@ -246,7 +246,7 @@ class ActiveConfig:
         self._logged_unpriced = found
 
     def _unpriced(self, now_ms: float, *, stored: bool = True) -> set[tuple[str, str]]:
-        """Ids of such keys, and their models in words; without `stored` of the file's keys alone."""
+        """Return ids of keys with a quota and their models without a price; without `stored` only those of the file."""
         unpriced, keys = Unpriced(self.settings, now_ms), [(key.id, key) for key in self.settings.keys]
         found = {(key_id, unpriced(key.models)) for key_id, key in keys if key.quota}
         if stored and self._stored is not None:
@@ -256,7 +256,7 @@ class ActiveConfig:
 
 
 def with_endpoints(configured: Settings, added: Mapping[str, EndpointSettings]) -> tuple[Settings, Endpoints]:
-    """Settings with those of the endpoints' models, be they configured or added; and the endpoints. Pure."""
+    """Return the settings with models for configured and added endpoints, and these endpoints. Pure."""
     all_of_them = {
         **configured.endpoints,
         **{name: one for name, one in added.items() if name not in configured.endpoints},
@@ -268,7 +268,7 @@ def with_endpoints(configured: Settings, added: Mapping[str, EndpointSettings]) 
 
 
 def changes(before: Settings, after: Settings) -> dict[str, list[str]]:
-    """The names of what came, went or is set otherwise, by what the log calls it, and of settings that are not RELOADED. Pure."""
+    """Return the names of added, removed and changed entries by the log's field, and of settings that need a restart. Pure."""
     differ = [name for name in Settings.model_fields if getattr(before, name) != getattr(after, name)]
     found: dict[str, list[str]] = {}
     for kind, name in _NAMED.items():

@@ -41,7 +41,7 @@ from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
-from fairlane.gateway.operator.balances import QuotaAdmin
+from fairlane.gateway.operator.balances import BalanceAdmin
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
 from fairlane.gateway.operator.endpoints.monitor import EndpointMonitor
@@ -323,7 +323,7 @@ class Gateway:
             lambda: current.endpoints,
         )
         live = SharedFeed(OverviewFeed(overview, audit, replica, presence, self._about))
-        self.quota = QuotaAdmin(records.balances, key_store, current, audit)
+        self.balances = BalanceAdmin(records.balances, key_store, current, audit)
         endpoints = EndpointAdmin(endpoint_store, self.endpoints, current, audit, self.inspector)
         self.operator = Operator(
             current=current,
@@ -339,7 +339,7 @@ class Gateway:
             links=links,
             erase=UserErasure(self.database, records.erased, self.scheduler, self.batches.end_of, audit),
             keys=KeyAdmin(key_store, self.key_cache, current, audit, self.key_tasks, self.scheduler),
-            quota=self.quota,
+            balances=self.balances,
             overrides=OverrideAdmin(override_store, self.overrides, current, self.scheduler),
             endpoints=endpoints,
             settings=SettingsView(

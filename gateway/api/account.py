@@ -35,6 +35,6 @@ async def caller(request: Framed, caller: CallerDep) -> Response:
             **await limit_fields(
                 gateway.scheduler, caller.user, "" if caller.claims else caller.key_limits, caller.user_limits
             ),
-            "quota": await gateway.quota.own(caller),
+            "quota": await gateway.balances.own(caller),
         }
     )

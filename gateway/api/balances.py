@@ -59,7 +59,7 @@ async def balances(
     not ended; `available` is what the next task may reserve, from the `budget` first. All of it is in credits. `active`: the
     key's quota applies now. `next` is the `after` of the next page, null at the end.
     """
-    return answer(await operator.quota.page(read_subject(key, user), text.lower(), after, limit))
+    return answer(await operator.balances.page(read_subject(key, user), text.lower(), after, limit))
 
 
 @router.post(
@@ -79,7 +79,7 @@ async def grant(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Respon
     With your own `id` the call can be repeated: it grants once (then 200 and `new: false`); 409: the id names another grant. The
     audit log has an entry. `notes`: why the grant may have no effect, such as a key without a quota.
     """
-    done = await operator.quota.grant(await body.fields(), actor)
+    done = await operator.balances.grant(await body.fields(), actor)
     return answer(done, status=201 if done["new"] else 200)
 
 
@@ -108,7 +108,7 @@ async def ledger(
     the fund `granted` add up to the balance. `next` is the `after` of the next page, null at the end (in CSV: the header
     `x-next`).
     """
-    rows, more = await operator.quota.ledger(
+    rows, more = await operator.balances.ledger(
         read_subject(key, user), kind, *between(since, until), after, limit
     )
     if wants_csv(request, form):

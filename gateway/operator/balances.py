@@ -92,7 +92,7 @@ def subject_of(name: str) -> Subject:
     return Subject(name[2:]) if name.startswith("k:") else Subject(name[2:].partition("/")[0], name[2:])
 
 
-class QuotaAdmin:
+class BalanceAdmin:
     """Use cases. All raise ApiError, StoreError and DatabaseUnavailable."""
 
     def __init__(

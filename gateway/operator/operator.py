@@ -10,7 +10,7 @@ from fairlane.gateway.accounts.in_flight import too_many_calls
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.operator.balances import QuotaAdmin
+from fairlane.gateway.operator.balances import BalanceAdmin
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
 from fairlane.gateway.operator.erasure import UserErasure
@@ -53,7 +53,7 @@ class Operator:
     links: StreamLinks
     keys: KeyAdmin
     erase: UserErasure
-    quota: QuotaAdmin
+    balances: BalanceAdmin
     overrides: OverrideAdmin
     endpoints: EndpointAdmin
     settings: SettingsView

@@ -31,14 +31,14 @@ from fairlane.queues.store.link import RedisLink
 from fairlane.queues.versions import Configuration, read_configuration
 
 Source = Literal["default", "file", "environment", "flag", "generated", "replica", "changed"]
-"""Whence a value came. `generated`: the program made it. `replica`: another replica's configuration is newer and holds.
-`changed`: an operator changed it while running."""
+"""Source of a value. `generated`: the program created it. `replica`: it is of another replica's newer configuration.
+`changed`: an operator changed it at run time."""
 
 KINDS: tuple[Kind, Kind] = ("queue", "model")
 
 
 class SourcedValue(msgspec.Struct, frozen=True, rename="camel"):
-    """A value, and where it comes from.
+    """A value and its source.
 
     `where`: the flag, the variable, the path of the file, the replica. `since`, ms: when this replica began to have it, or when
     it was changed; of another replica's configuration when that was modified. `by`: the operator's key who changed it.
@@ -52,7 +52,7 @@ class SourcedValue(msgspec.Struct, frozen=True, rename="camel"):
 
 
 SettingsLayer = Mapping[str, SourcedValue]
-"""What holds instead of what lies below, by the names of settings."""
+"""Values that override those of lower layers, by the names of settings."""
 
 
 class Row(SourcedValue, frozen=True, kw_only=True, rename="camel"):
@@ -62,11 +62,11 @@ class Row(SourcedValue, frozen=True, kw_only=True, rename="camel"):
     default: Any
     differs: bool
     reloads: bool = True
-    """Whether SIGHUP takes a change of it over; else it waits for a restart."""
+    """SIGHUP applies a change of it; otherwise it waits for a restart."""
     otherwise: SourcedValue | None = None
-    """What would hold without the change, or without the other replica."""
+    """The value without the change, or without the other replica."""
     after_restart: SourcedValue | None = None
-    """What the configuration says that was read last, where that waits for a restart."""
+    """The value of the configuration that was read last, if it waits for a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def view(own: Own, layers: Sequence[SettingsLayer] = ()) -> list[Row]:
 
 
 def of_file(settings: Settings) -> list[Row]:
-    """What a gateway would start with, by these settings alone."""
+    """Return what a gateway would start with, by these settings alone."""
     return view(Own(settings, settings.times.read_ms, {}, settings))
 
 
@@ -159,7 +159,7 @@ def _default(name: str) -> Any:
 
 
 def of_store(settings: Settings, stored: ConfiguredSettings) -> SettingsLayer:
-    """What another replica's configuration says of queues and models instead of these settings."""
+    """Return the values of queues and models in another replica's newer configuration that differ from these settings."""
     newest = stored.effective
     if newest is None:
         return {}
@@ -180,7 +180,7 @@ def of_store(settings: Settings, stored: ConfiguredSettings) -> SettingsLayer:
 
 
 def of_overrides(overrides: Iterable[Override]) -> SettingsLayer:
-    """What overrides say, those that win last; `where` names the override, and the share of the tasks that it concerns."""
+    """Return the values of overrides, a later one wins; `where` names the override and its percentage of the tasks."""
     layer: dict[str, SourcedValue] = {}
     for one in overrides:
         share = f", for {one.percent} % of the tasks" if one.percent < ALL else ""
