@@ -20,7 +20,7 @@ async def test_changes_are_whole_and_move_the_version(database: Database) -> Non
         await change.add("a", SAID, "note", "ops")
     added = await store.all()
     one = added.endpoints["a"]
-    assert (one.said, one.note, one.who) == (SAID, "note", "ops")
+    assert (one.values, one.note, one.who) == (SAID, "note", "ops")
     assert one.settings is not None
     assert one.settings.url == "https://a.example/*"
     assert "secret" not in repr(one)
@@ -55,7 +55,7 @@ async def test_changes_at_the_same_time_come_one_after_the_other(database: Datab
 
     await asyncio.gather(*(add(number) for number in range(8)))
     found = await store.all()
-    assert len({one.said["url"] for one in found.endpoints.values()}) == 8, "each has seen those before"
+    assert len({one.values["url"] for one in found.endpoints.values()}) == 8, "each has seen those before"
     assert found.version.startswith("8 ")
 
 
