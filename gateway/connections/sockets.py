@@ -7,7 +7,7 @@ from typing import Any
 
 OWN_FILES = 64
 """Open files that the process needs in addition to connections: the store, the loop, logs, pages, sockets about to be closed."""
-DEFAULT_MOST = 50_000
+DEFAULT_MAX_CONNECTIONS = 50_000
 """Connections of a process that sets no `max_connections`, however many files it may open: each costs some kilobytes."""
 
 SILENT_S = 30
@@ -51,7 +51,7 @@ def connection_limit(most: int | None, files: int) -> int:
             f"max_connections is {most}, but the process may open {files} files and needs {OWN_FILES} for itself: "
             f"raise the limit of open files (ulimit -n) or set max_connections to {room} at most"
         )
-    return most or min(room, DEFAULT_MOST)
+    return most or min(room, DEFAULT_MAX_CONNECTIONS)
 
 
 def notice_vanished_peers(listener: socket.socket) -> None:

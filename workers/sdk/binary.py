@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Iterator
 
-MOST = 36 * 1024
+MAX_PIECE = 36 * 1024
 """Bytes in one delta, which is then 48 KiB of text: an event of 64 KiB would be brought to other replicas in two steps."""
 
 
@@ -18,8 +18,8 @@ class Base64Pieces:
         data = self._left + data
         whole = len(data) - len(data) % 3
         self._left = data[whole:]
-        for at in range(0, whole, MOST):
-            yield base64.b64encode(data[at : min(at + MOST, whole)]).decode()
+        for at in range(0, whole, MAX_PIECE):
+            yield base64.b64encode(data[at : min(at + MAX_PIECE, whole)]).decode()
 
     def rest(self) -> str:
         """Return the text of the remaining bytes, or ''."""
