@@ -321,7 +321,7 @@ async def test_a_key_is_created_limited_granted_credits_rotated_and_revoked(
         await accessible(page)
         await fill(page, id="shop", note="<b>the shop</b>", models="m, n", weight="2.5", expires="2031-05-06")
         secret = await page.locator("#new-secret").inner_text()
-        await page.locator("dialog .actions button").click()
+        await page.locator("dialog:has(#new-secret) .actions button").click()
         await expect(page.locator("dialog")).to_have_count(0)
         assert secret not in await page.content()
         shop = row(page, "keys", "caller shop database")
@@ -351,7 +351,7 @@ async def test_a_key_is_created_limited_granted_credits_rotated_and_revoked(
         await page.locator("#field-keepMs").select_option("0")
         await fill(page)
         second = await page.locator("#new-secret").inner_text()
-        await page.locator("dialog .actions button").click()
+        await page.locator("dialog:has(#new-secret) .actions button").click()
         for token, status in ((secret, 401), (second, 200)):
             async with talk.client(token) as caller:
                 assert (await caller.get("/api/me")).status_code == status
