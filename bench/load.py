@@ -114,7 +114,7 @@ class Closed(Calls):
 
 
 class OneByOne(Calls):
-    """Calls when told to; what a task took beyond its worker's own time counts."""
+    """Calls on request; measures the time of a task beyond its worker's own time."""
 
     def __init__(self, window: Window, free: list["OneByOne"]) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ async def _streams(window: Window) -> None:
         reader.close()
 
 
-# ---- tasks that nobody waits for ----------
+# ---- tasks without a waiting client ----------
 
 
 class Submits(Calls):

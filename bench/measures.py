@@ -1,4 +1,4 @@
-"""What a benchmark finds, beside what it should find. Pure."""
+"""Figures of a benchmark and their targets. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

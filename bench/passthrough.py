@@ -1,6 +1,6 @@
 """The yardstick: the barest pass-through to one upstream that anybody would write. `python -m bench.passthrough PORT UPSTREAM`.
 
-It checks nothing, queues nothing and remembers nothing. What a gateway costs is told as a multiple of it, measured on the same
+It checks nothing, queues nothing and remembers nothing. A gateway's cost is reported as a multiple of it, measured on the same
 core in the same run: figures of different machines and hours cannot be compared, ratios can.
 """
 

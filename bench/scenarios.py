@@ -70,7 +70,7 @@ class Rounds:
         self.add("latency_p99_ms", "ms", lambda r: r.task.p99_ms)
 
     def add_cores(self) -> None:
-        """Who used how much of a core, and what ran beside the benchmark: that tells a clean measurement."""
+        """CPU use of each process and of the rest of the machine: shows whether a measurement is clean."""
         for name in ("gateway", "redis", "workers", "load"):
             self.add(f"{name}_core", "%", lambda r, name=name: 100 * r.cpu_s[name] / r.seconds)  # type: ignore[misc]
         self.add("others", "%", lambda r: 100 * others(r))
@@ -139,7 +139,7 @@ async def _sync(
     sockets: int = 0,
     processes: int = 1,
 ) -> Outcome:
-    """`sockets`: so many workers of version 1 instead of four connections with slots."""
+    """`sockets`: number of version 1 workers instead of four connections with slots."""
     async with running(options.cores, _processes(processes)) as stack:
         yardstick = await stack.yardstick()
         rss_before = procstat.rss_bytes(stack.pid)
@@ -192,7 +192,7 @@ async def sync_openai(options: Options) -> Outcome:
 
 
 async def accounts(options: Options) -> Outcome:
-    """What it costs that somebody asks who calls, and how much he may: a gateway beside an open one, in turns."""
+    """Cost of authentication and limits: a gateway with keys and an open one, in turns."""
     async with running(options.cores) as plain, running(options.cores) as stack:
         await stack.close_gateway(LIMITS)
         for each in (plain, stack):
@@ -253,7 +253,7 @@ def _cpu_s(result: LoadResult) -> float:
 
 
 def _processes(count: int) -> dict[str, str]:
-    """The setting for so many gateway processes."""
+    """Return the setting for this number of gateway processes."""
     return {"FAIRLANE_PROCESSES": str(count)} if count > 1 else {}
 
 
@@ -301,7 +301,7 @@ async def _streams(
     sockets: int = 0,
     processes: int = 1,
 ) -> Outcome:
-    """`compare`: with the yardstick; `sockets`: over so many workers of version 1."""
+    """`compare`: with the yardstick; `sockets`: number of version 1 workers."""
     async with running(options.cores, _processes(processes)) as stack:
         yardstick = await stack.yardstick(tokens, per_s) if compare else None
         await stack.workers(
@@ -431,7 +431,7 @@ async def tokens_200k_batched(options: Options) -> Outcome:
 
 
 async def asynchronous(options: Options) -> Outcome:
-    """Tasks that nobody waits for, from the first submit to the last result."""
+    """Tasks without a waiting client, from the first submit to the last result."""
     tasks = options.async_tasks
     async with running(options.cores, {"FAIRLANE_MAX_QUEUE_LENGTH": str(10 * tasks)}) as stack:
         workers = await stack.workers(WorkerSpec(stack.port, connections=4, slots=CONNECTIONS // 4))

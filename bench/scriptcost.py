@@ -2,8 +2,9 @@
 
 Redis runs one script at a time, so its time is the one thing that replicas cannot add. Counted are the microseconds of scripts
 per task by the server's own command statistics, all scripts of its life together (submit, the take in finish, finish), and the
-memory of a task that waits beside its payload. The yardstick is a fixed script of fifty plain commands, 25 HSET and 25 ZADD; it
-runs in turns with them, so ratios of different machines can be compared. The situations: nobody waits (the task is granted by
+memory of a task that waits in addition to its payload. The yardstick is a fixed script of fifty plain commands, 25 HSET and
+25 ZADD; it
+runs in turns with them, so ratios of different machines can be compared. The situations: no task waits (the task is granted by
 its submit), and a short queue, each also for a key with limits, for one with all limits whose users have all, too, for a model
 with a price, and for a key that pays it, from what it was granted and from a budget; and 100,000 waiting tasks of 10,000 users.
 """
@@ -189,10 +190,10 @@ def measure(server: Server, *, queued: int, users: int, tasks: int) -> dict[str,
     )
     world.call("FLUSHALL")
     load = Load(world)
-    result: dict[str, Any] = {"nobody waits": per_task(world, tasks, lambda: load.live(10, 1))}
+    result: dict[str, Any] = {"no task waits": per_task(world, tasks, lambda: load.live(10, 1))}
     for name, of_key in KINDS.items():
         load.of_key = of_key
-        result[f"nobody waits, {name}"] = per_task(world, tasks, lambda: load.live(10, 1))
+        result[f"no task waits, {name}"] = per_task(world, tasks, lambda: load.live(10, 1))
     for name, of_key in {"": NOTHING, **KINDS}.items():
         load.of_key = of_key
         for want in [1] * SLOTS + [0] * 32 if not name else []:

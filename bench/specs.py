@@ -1,4 +1,4 @@
-"""What the benchmark's processes are told, and what they answer: JSON, one argument in, lines out. Pure values."""
+"""Arguments and answers of the benchmark's processes: JSON, one argument in, lines out. Pure values."""
 
 from typing import Literal
 
@@ -18,7 +18,7 @@ class WorkerSpec(msgspec.Struct, forbid_unknown_fields=True):
     version: Literal[1, 2] = 2
     """Of the worker protocol. Version 1 knows no slots: a connection runs one task, and nothing is acknowledged."""
     acknowledge: bool = True
-    """Send `taskAck`, as the SDK does; the protocol permits to leave it out when an output follows at once."""
+    """Send `taskAck`, as the SDK does; the protocol permits to leave it out when an output follows immediately."""
     tokens: int = 100
     tokens_per_s: float = 50.0
     tokens_per_frame: int = 1
@@ -104,7 +104,7 @@ class LoadResult(msgspec.Struct):
     cpu_s: dict[str, float] = {}
     """`gateway`, `redis`, `workers`, `load`."""
     core_busy_s: dict[str, float] = {}
-    """Per core of the machine: time it was not idle, whoever used it."""
+    """Per core of the machine: busy time of all processes."""
     task: Spread = Spread()
     """A task from request to answer; kind `open`: without the worker's own time."""
     first_token: Spread = Spread()
@@ -116,7 +116,7 @@ class LoadResult(msgspec.Struct):
     begun_ns: int = 0
     """When the window began, CLOCK_MONOTONIC."""
     redis_calls: dict[str, int] = {}
-    """How often Redis ran each command meanwhile, warm-up included. Filled in by whoever started the load."""
+    """How often Redis ran each command meanwhile, warm-up included. Filled in by the code that started the load."""
     rss_before: int = 0
     rss_after: int = 0
     """kind `idle`: resident bytes of the process watched as `gateway`."""

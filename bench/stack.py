@@ -34,12 +34,12 @@ LINE_LIMIT = 1 << 20
 
 
 class BenchError(Exception):
-    """The benchmark cannot go on; the message says what was seen."""
+    """The benchmark cannot continue; the message says what was seen."""
 
 
 @dataclass(frozen=True)
 class Cores:
-    """Who runs where."""
+    """The cores of each process."""
 
     gateway: int
     others: frozenset[int]
@@ -126,7 +126,7 @@ class Stack:
         self.watch: dict[str, int] = {}
         """The processes whose CPU time counts."""
         self.key = self._token = ""
-        """Of a caller, and of workers; empty as long as nobody needs any."""
+        """Of a caller, and of workers; empty as long as none is needed."""
 
     @property
     def pid(self) -> int:
@@ -301,7 +301,7 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str, deadline_s:
 
 
 async def call(port: int, method: str, path: str, body: bytes = b"", key: str = "") -> bytes:
-    """The whole answer to a call, empty when nobody listens."""
+    """The whole answer to a call, empty when no server listens."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
@@ -323,7 +323,7 @@ async def call(port: int, method: str, path: str, body: bytes = b"", key: str = 
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody uses now."""
+    """A TCP port of 127.0.0.1 that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -64,7 +64,7 @@ def page(first: int, dice: random.Random) -> list[bytes]:
 
 
 async def fill(database: Database, rows: int) -> None:
-    """Write so many."""
+    """Write this number of rows."""
     table, dice = UsageTable(lambda queue: queue.partition("_")[0]), random.Random(1)
     begun, cpu = time.perf_counter(), time.process_time()
     for first in range(0, rows, PAGE):

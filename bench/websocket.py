@@ -51,7 +51,7 @@ class WebSocket(asyncio.Protocol):
         """A text message has come."""
 
     def send(self, payload: bytes) -> None:
-        """Write one text message at once."""
+        """Write one text message immediately."""
         self.transport.write(frame(payload))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

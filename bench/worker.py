@@ -82,7 +82,7 @@ class BenchWorker(WebSocket):
 
 
 class Echo(BenchWorker):
-    """Answers at once with the time that it took, which the caller subtracts."""
+    """Answers immediately with the time that it took, which the caller subtracts."""
 
     def on_task(self, key: bytes, began: int) -> None:
         self.send(
@@ -147,7 +147,7 @@ class Streamer(BenchWorker):
 
 
 class Writes(Protocol):
-    """Whoever has a connection to write to."""
+    """An object with a connection to write to."""
 
     transport: asyncio.Transport
 

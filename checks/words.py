@@ -1,7 +1,8 @@
 """Words and sentence openings that the project's prose avoids; `python -m checks.words` lists each use with its place, and fails
 if there is one.
 
-Read are docstrings, comments and texts of the product's Python, comments of Lua, comments and texts of JavaScript and HTML, and
+Read are docstrings, comments and texts of Python of the product and the benchmark, comments of Lua, comments and texts of
+JavaScript and HTML, and
 the pages of documentation without code. A text in quotation marks or backticks is a quotation and is not read.
 """
 
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("gateway", "queues", "streaming", "workers", "web")
+CODE = (*PRODUCT, "bench")
 PAGES = (
     "README.md",
     "ARCHITECTURE.md",
@@ -102,11 +104,11 @@ READERS = {".py": python, ".lua": lua, ".js": script, ".html": script, ".ts": sc
 
 
 def findings() -> Iterator[Finding]:
-    """Yield each use in the product and its documents, by place."""
-    for top in (*PRODUCT, *PAGES):
+    """Yield each use in the product, its benchmark and its documents, by place."""
+    for top in (*CODE, *PAGES):
         place = ROOT / top
         for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            wanted = READERS.get(file.suffix) if top in PRODUCT or file.suffix == ".md" else None
+            wanted = READERS.get(file.suffix) if top in CODE or file.suffix == ".md" else None
             if wanted and "vendor" not in file.parts and "node_modules" not in file.parts:
                 yield from wanted(str(file.relative_to(ROOT)), file.read_text())
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from bench.fairness.simulator import Policy
 
 Maker = Callable[[int, Mapping[str, float]], Policy]
-"""Makes a policy for one run: of so many slots, with these queues and weights."""
+"""Makes a policy for one run: with this number of slots, these queues and weights."""
 
 ONE_QUEUE: Mapping[str, float] = {"free_batch": 1.0}
 TIERS: Mapping[str, float] = {"paid_stream": 8.0, "paid_batch": 4.0, "free_stream": 2.0, "free_batch": 1.0}

@@ -14,7 +14,7 @@ FAIRLANE, FAIRLANE_TOLD = "Fairlane", "Fairlane, max_tokens"
 """Nothing is known of the lengths at the beginning; or clients say what the output will be at most."""
 FAIRLANES = (FAIRLANE, FAIRLANE_TOLD)
 PLAIN: tuple[type[Policy], ...] = (Fcfs, RoundRobin, Lcf, Vtc)
-VTC_EVERY_5_S = "VTC, told every 5 s"
+VTC_EVERY_5_S = "VTC, updated every 5 s"
 TRACE = "trace-like"
 SEEDS = range(1, 9)
 
@@ -60,7 +60,7 @@ def difference(workload: Workload, run: Run) -> Difference:
 
 
 def resolution(row: Row) -> float:
-    """What the metric cannot tell: one request, the most expensive, on this or that side of a window's edge. Tokens/s."""
+    """The resolution of the metric: one request, the most expensive, on this or that side of a window's edge. Tokens/s."""
     return max(cost(task) / task.request.weight for task in row.runs["VTC"].tasks) / WINDOW_S
 
 
@@ -135,7 +135,7 @@ def trace_rows(fairlane: Maker) -> Traces:
 
 
 def traces_next_to_vtc(traces: Traces) -> Iterator[Check]:
-    """Not worse than the simulator's VTC in the mean over the draws, within the 5 % that eight draws can tell."""
+    """Not worse than the simulator's VTC in the mean over the draws, within the 5 % that eight draws can resolve."""
     vtc = traces.differences["VTC"]
     for name in FAIRLANES:
         found = traces.differences[name]

@@ -1,7 +1,8 @@
 """Fairlane as a policy: the real scripts on a real Redis, whose clock follows the simulation's.
 
 Everything that the laboratory says to the scheduler stands in this file, in the words of one gateway with one worker. The plain
-model of the rule (tests/support/fair_model.py) is told the same, and each grant and charge of the scripts has to be the model's.
+model of the rule (tests/support/fair_model.py) gets the same tasks, and each grant and charge of the scripts has to be the
+model's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ class Disagreement(AssertionError):
 
 
 class Fairlane:
-    """The scripts, told of every task. Takes a `World` for itself and empties it."""
+    """The scripts; each task is submitted to them. Takes a `World` for itself and empties it."""
 
     name = "Fairlane"
     report_us = UPKEEP_US

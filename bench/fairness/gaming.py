@@ -25,7 +25,7 @@ class Trick:
     name: str
     request: Request
     times: int = 1
-    """So many times as many requests as an honest user's."""
+    """Requests of a cheating user, as a multiple of an honest user's."""
     again: bool = False
     """Each cancelled one is sent again."""
 

@@ -1,4 +1,4 @@
-"""Nine users who use 57 % of the server, alone and beside one who floods it with five times what it can do."""
+"""Nine users who use 57 % of the server, alone and next to one who floods it with five times what it can do."""
 
 import random
 from collections.abc import Iterator
@@ -62,5 +62,5 @@ def waits(make: Maker, length_s: float, *, flooded: bool) -> Waits:
 def isolation(fairlane: Maker, length_s: float = LENGTH_S) -> Iterator[Check]:
     """The victims' p99 wait grows by at most one mean service time."""
     alone, flooded = (waits(fairlane, length_s, flooded=flooded) for flooded in (False, True))
-    what = "growth of the victims' p99 wait beside a flooder"
+    what = "growth of the victims' p99 wait next to a flooder"
     yield at_most("3 isolation", what, flooded.p99 - alone.p99, SERVICE_S, " s")

@@ -1,4 +1,4 @@
-"""`python -m bench.fairness.live [--only NAME …] [--minutes M] [--dry]`: the experiments end to end, beside the simulation.
+"""`python -m bench.fairness.live [--only NAME …] [--minutes M] [--dry]`: the experiments end to end, next to the simulation.
 
 Prints a table, writes it into RESULTS.md, and ends with 1 when a figure is further from the simulation's than it may be.
 """
@@ -47,7 +47,7 @@ SPARE_SLOTS = 4
 """Of the workers, beyond the model's concurrency."""
 MINUTES = 3.5
 LONGER = 3
-"""So many times as long is the experiment of whose waits the largest count: the 99th percentile of few says little."""
+"""Factor of the length of the experiment whose largest waits count: the 99th percentile of few says little."""
 REPLAYS = 5
 """Simulations of the requests as they came."""
 
@@ -181,7 +181,7 @@ def arguments(argv: list[str], names: Iterable[str]) -> argparse.Namespace:
 async def run_all(
     chosen: Sequence[Experiment], world: World
 ) -> tuple[dict[str, list[Compared]], list[Check]]:
-    """Each experiment after the other on one stack, what was found printed at once. `world` is for the simulations."""
+    """Run the experiments one after another on one stack, and print each result immediately. `world` is for the simulations."""
     found: dict[str, list[Compared]] = {}
     checks: list[Check] = []
     planned = {experiment.name: simulated(experiment, world) for experiment in chosen}

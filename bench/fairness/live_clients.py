@@ -50,7 +50,7 @@ class Call:
     waited_ms: int = -1
     """What the gateway says of a sync call."""
     told: Estimate | None = None
-    """What an async call was told of its wait; None: nothing, as it need not wait or nothing was known."""
+    """Estimated wait that an async call returned; None: the task did not wait, or no estimate was possible."""
 
 
 Again = Callable[[Call], Iterable[Request]]
@@ -58,7 +58,7 @@ Again = Callable[[Call], Iterable[Request]]
 
 
 class Clients:
-    """Everybody who calls. `calls` tells what came of it; leaving the block hangs up whatever is still under way."""
+    """All clients. `calls` has the outcomes; leaving the block disconnects open calls."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ def _told(answer: Mapping[str, Any]) -> Estimate | None:
 
 
 def _fill(payload: Mapping[str, Any], tokens: int) -> list[dict[str, str]]:
-    """Messages that make the payload so many tokens long, as the gateway counts them. Raises ValueError if it is longer."""
+    """Return messages of a payload with this number of tokens, as the gateway counts them. Raise ValueError if it is longer."""
 
     def messages(size: int) -> list[dict[str, str]]:
         return [{"role": "user", "content": "x" * size}]

@@ -32,7 +32,7 @@ Arrival = tuple[Request, Reading]
 
 @dataclass(frozen=True)
 class Scale:
-    """How large an experiment is: its services shall be long beside what a busy machine adds to them."""
+    """How large an experiment is: service times are long compared with the delays of a busy machine."""
 
     slots: int = 20
     """The model's concurrency. The workers have a few more, so that it is the limit that binds."""
@@ -44,7 +44,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is asked for, of whom, and what of it is compared."""
+    """The requests of an experiment, their users, and the values that are compared."""
 
     name: str
     about: str
@@ -53,7 +53,7 @@ class Experiment:
     queues: Mapping[str, float]
     mean_service_s: float
     awaited: Callable[[Request], bool] = lambda request: False  # noqa: ARG005
-    """Whose tasks run to their end after the last arrival; the others' are cancelled."""
+    """Users whose tasks run to their end after the last arrival; tasks of other users are cancelled."""
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By client, the users that its calls say they are for."""
     again: Again | None = None
@@ -63,7 +63,7 @@ class Experiment:
     flooder: str | None = None
     """A client that may be refused."""
     expire_s: float = 0
-    """When tasks that nobody reads end by their own timeout, s; 0: they are cancelled at the end."""
+    """Timeout of tasks without a reader, s; 0: they are cancelled at the end."""
 
     @property
     def keys(self) -> dict[str, Key]:
@@ -92,7 +92,8 @@ WAITING = (Reading.SYNC, Reading.STREAM, Reading.LATER)
 
 
 def isolation(scale: Scale, *, flooded: bool, seed: int = 5) -> Experiment:
-    """Nine users who use 57 % of the slots and wait for their answers; `flooded`: beside one who asks for five times all."""
+    """Nine users who use 57 % of the slots and wait for their answers; `flooded`: next to one who requests five times the
+    capacity."""
     rng = random.Random(seed)
     service_s = TOKENS_OUT * scale.token_us / SECOND
     capacity = scale.slots / service_s
@@ -112,7 +113,7 @@ def isolation(scale: Scale, *, flooded: bool, seed: int = 5) -> Experiment:
     arrivals.sort(key=lambda arrival: arrival[0].at_us)
     return Experiment(
         "isolation-flooded" if flooded else "isolation-alone",
-        "nine users at 57 % load" + (" beside a flooder at five times the capacity" if flooded else ""),
+        "nine users at 57 % load" + (" next to a flooder at five times the capacity" if flooded else ""),
         scale,
         arrivals,
         ONE_QUEUE,
@@ -128,11 +129,11 @@ USERS = 5
 BASE_IN, BASE_OUT = 64, 25
 SIZES = (1, 2, 4, 8)
 HEAD_START_S = 5.0
-"""Of the backlog: so much of each queue's service is asked for at once,"""
+"""Backlog: the part of each queue's service that is requested at the start,"""
 HEAD_START = 20
-"""and so many requests more;"""
+"""plus this number of requests;"""
 EXCESS = 1.1
-"""then so many times what the queue is served."""
+"""then this multiple of the queue's service."""
 
 
 def shares(scale: Scale, *, large_where_heavy: bool, seed: int = 7) -> Experiment:

@@ -1,6 +1,6 @@
-"""`python -m bench.fairness.live_waits`: what callers of real gateways are told of their waits, and what comes.
+"""`python -m bench.fairness.live_waits`: the estimated waits of real gateways against the real ones.
 
-Four loads beside each other, each on a model of its own. Prints a table, and writes it into RESULTS.md.
+Four loads at the same time, each on a model of its own. Prints a table, and writes it into RESULTS.md.
 """
 
 import argparse
@@ -32,7 +32,7 @@ USERS = 5
 
 @dataclass(frozen=True)
 class Load:
-    """Who comes when. Times are parts of the experiment, 0 to 1; rates multiples of what the slots can do."""
+    """The arrivals of users. Times are parts of the experiment, 0 to 1; rates multiples of what the slots can do."""
 
     name: str
     about: str
@@ -41,7 +41,7 @@ class Load:
     size: Callable[[float], float] = lambda at: 1.0  # noqa: ARG005
     """How many times the usual length answers are in the mean."""
     bursts: int = 0
-    """How often one user sends as much at once as the slots do in six seconds."""
+    """How often one user sends six seconds of work in one burst."""
     queues: Sequence[str] = tuple(TIERS)
 
 
@@ -94,7 +94,7 @@ def experiment(load: Load, seconds: float, seed: int = 11) -> Experiment:
 
 
 async def carry_out(stack: Stack, one: Experiment) -> Honesty:
-    """Send an experiment's tasks, wait for all of them, and compare what each was told with what it waited."""
+    """Send an experiment's tasks, wait for all of them, and compare each estimate with the wait."""
     await stack.set(one.name, concurrency=one.scale.slots)
     async with clients(stack.urls, one.keys, one.name) as callers:
         await callers.send(one.arrivals)

@@ -1,4 +1,5 @@
-"""What the store says of an experiment, read beside the gateways: slots in use while it runs, every log when it is over."""
+"""What the store says of an experiment, read directly, without the gateways: slots in use while it runs, every log when it
+is over."""
 
 import asyncio
 import contextlib
@@ -78,7 +79,7 @@ class Ledger:
     times: Mapping[int, Times]
     """By number of the call."""
     completed: frozenset[int]
-    """Numbers of the calls whose task completed, whether somebody read its result or not."""
+    """Numbers of the calls whose task completed, whether its result was read or not."""
     tasks: Mapping[int, int]
     """By number of the call: how many tasks the store has of it. One that hung up early may have none."""
     flooder: str | None = None
@@ -118,7 +119,7 @@ class Ledger:
 async def closed_ledger(stack: Stack, model: str, calls: Sequence[Call]) -> Ledger:
     """Wait until nothing of any task is left in the store, and read it whole. Fails with what is wrong with it.
 
-    The audit holds all invariants of the scheduler that can be told from the store: among them that each log has one end.
+    The audit holds all invariants of the scheduler that the store shows: among them that each log has one end.
     """
     await nothing_left(stack.store, ENDING_S)
     for taken in stack.store.scan_iter(KEYS("taken", nonce="*"), 1000):

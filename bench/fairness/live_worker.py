@@ -1,7 +1,7 @@
 """A worker process of the live experiments: `python -m bench.fairness.live_worker '<WorkerSpec as JSON>'`.
 
 Fairlane's own SDK with a handler that does what the simulator's server does: it holds its slot for `output` times `token_us`,
-writes the tokens evenly, and tells truthfully how many there were, also when it is stopped. What it has run it writes to a file,
+writes the tokens evenly, and reports their true number, also when it is stopped. What it has run it writes to a file,
 one line for each attempt: the truth that what gateways say is compared with.
 """
 
@@ -20,7 +20,7 @@ PIECE_US = 500_000
 
 
 class WorkerSpec(msgspec.Struct):
-    """What the process is told."""
+    """The arguments of the process."""
 
     gateway: str
     token: str

@@ -19,7 +19,7 @@ class Difference(NamedTuple):
 
 
 def cost(task: Task, output: int | None = None) -> int:
-    """Service of a task that produced so many tokens (default: all): input + 2 x output."""
+    """Service of a task that produced `tokens` tokens (default: all): input + 2 x output."""
     return INPUT_PRICE * task.request.input + OUTPUT_PRICE * (
         task.request.output if output is None else output
     )
@@ -66,7 +66,7 @@ def service_difference(run: Run, length_s: float, weights: Mapping[str, float] |
 
 
 def clients(run: Run) -> list[str]:
-    """Everybody who sent something."""
+    """All clients that sent a request."""
     return sorted({task.client for task in run.tasks})
 
 

@@ -11,7 +11,7 @@ from bench.fairness.measures import curves
 POLICIES = ("FCFS", "VTC", FAIRLANE)
 POINTS = 60
 FEW = 8
-"""Up to so many clients each has a colour of its own and stands in the legend."""
+"""Up to this number, each client has its own colour and an entry in the legend."""
 
 
 def plot(row: Row, path: Path) -> None:

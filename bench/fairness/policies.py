@@ -56,7 +56,7 @@ class _Plain:
 
 
 class Fcfs(_Plain):
-    """First come, first served, whoever it is."""
+    """First come, first served, over all clients."""
 
     name = "FCFS"
 
@@ -105,7 +105,7 @@ class Vtc(_Plain):
 
     The waiting client with the smallest counter is served. Its counter grows by the prompt when the task starts and by each
     token as it comes out, divided by the client's weight. A client that returns is lifted to the smallest counter of those that
-    wait, or, when nobody does, to that of the client that was the last to leave the queue.
+    wait, or, when no client does, to that of the client that was the last to leave the queue.
     """
 
     name = "VTC"
@@ -162,7 +162,7 @@ class Vtc(_Plain):
 
 
 class Lcf(Vtc):
-    """Least counter first: VTC without the lift. A client that was away is served alone until it has caught up."""
+    """Least counter first: VTC without the lift. A client that returns is served alone until it has caught up."""
 
     name = "LCF"
     lifts = False

@@ -60,9 +60,14 @@ def trace_table(traces: Traces) -> str:
 
 
 def isolation_table(waits: Mapping[str, tuple[Waits, Waits]], shares: Mapping[str, float]) -> str:
-    """The victims' waits alone and beside a flooder, and the share of a client that returns, by policy."""
+    """The victims' waits alone and next to a flooder, and the share of a client that returns, by policy."""
     return table(
-        ("policy", "alone: median, p99", "beside the flooder: median, p99", "share of a client that returns"),
+        (
+            "policy",
+            "alone: median, p99",
+            "next to the flooder: median, p99",
+            "share of a client that returns",
+        ),
         (
             (
                 name,
@@ -87,13 +92,13 @@ def gaming_table(gains: Mapping[str, Sequence[Gain]]) -> str:
 
 
 def honesty_table(found: Mapping[str, Honesty]) -> str:
-    """How the told waits compare with the real ones, by workload."""
+    """How the estimated waits compare with the real ones, by workload."""
     return table(
         (
             "workload",
-            "tasks told of a wait",
+            "tasks with an estimate",
             "within the range",
-            "told ÷ waited",
+            "estimate ÷ wait",
             "error of the middle",
             "width of the range",
         ),

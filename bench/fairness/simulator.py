@@ -37,12 +37,12 @@ class Request:
     patience_us: int = 0
     """Cancelled when it still waits after so long; 0 = never."""
     stop_after: int = 0
-    """Cancelled when it has produced so many tokens; 0 = never."""
+    """Tokens after which it is cancelled; 0 = never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a client was told of its wait when it submitted, ms."""
+    """Estimated wait at submission, ms."""
 
     position: int
     wait_ms: int
@@ -87,7 +87,7 @@ class Policy(Protocol):
 
     name: str
     report_us: int
-    """How often it is told what the running tasks have produced; 0: before each decision."""
+    """Interval in which it learns the output of running tasks; 0: before each decision."""
 
     def clock(self, now_us: int) -> None:
         """The time of the calls that follow."""
@@ -133,7 +133,7 @@ def simulate(
     dispatches: int | None = None,
     after: After | None = None,
 ) -> Run:
-    """Run `requests` to their end, to `until_us`, or until so many tasks have been granted."""
+    """Run `requests` to their end, to `until_us`, or until `dispatches` tasks have been granted."""
     return _Server(policy, slots, after).run(requests, until_us, dispatches)
 
 

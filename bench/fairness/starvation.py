@@ -1,4 +1,4 @@
-"""Nobody waits for ever: a queue that joins, a task that its own user's urgent ones pass, a client that returns."""
+"""No task waits for ever: a queue that joins, a task that its own user's urgent ones pass, a client that returns."""
 
 from collections.abc import Iterator
 
@@ -39,7 +39,7 @@ def _spam(fairlane: Maker, priority: int, length_s: int) -> Run:
 
 
 def priority_spam(fairlane: Maker, length_s: int = 120) -> Iterator[Check]:
-    """Priority overtakes ten seconds of one's own tasks, and nobody else's."""
+    """Priority overtakes ten seconds of one's own tasks, and no other user's."""
     plain, spammed = (_spam(fairlane, priority, length_s) for priority in (0, 5))
 
     def others(run: Run) -> list[tuple[str, int]]:
@@ -60,7 +60,7 @@ def priority_spam(fairlane: Maker, length_s: int = 120) -> Iterator[Check]:
 
 
 def returning(make: Maker, away_s: int = 300, measured_s: int = 200) -> float:
-    """The share (0…1) of a client that was away, next to one that was always there, after it has returned."""
+    """The share (0…1) of a client that has returned after a pause, next to one that never paused."""
     back = away_s * SECOND
     count = int(1.2 * SLOTS * (away_s + measured_s) / (200 * 0.045))
     requests = [Request(0, "steady", 50, 200) for _ in range(count)] + [Request(0, "returning", 50, 200)]
@@ -72,6 +72,6 @@ def returning(make: Maker, away_s: int = 300, measured_s: int = 200) -> float:
 
 
 def lift(fairlane: Maker, away_s: int = 300, measured_s: int = 200) -> Iterator[Check]:
-    """What a client did not use while it was away is not owed to it."""
+    """Capacity that a client did not use during a pause is not owed to it."""
     share = 100 * returning(fairlane, away_s, measured_s)
     yield around(GATE, "share of a client that returns, next to one other", share, 50, 2, " %")

@@ -1,4 +1,4 @@
-"""How honest the estimated wait is: what clients were told when they submitted, against what they waited."""
+"""How honest the estimated wait is: estimates at submission against the waits."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from bench.fairness.simulator import Run
 
 @dataclass(frozen=True)
 class Honesty:
-    """Over all tasks that were told of a wait and got a slot."""
+    """Over all tasks with an estimate that got a slot."""
 
     told: int
     within: float
-    """Part of them (0…1) whose wait lay within the range they were told."""
+    """Part of them (0…1) whose wait lay within the estimated range."""
     ratio: float
-    """Median of told / waited, of those that waited a second or more; so are the next two."""
+    """Median of estimate / wait, of those that waited a second or more; so are the next two."""
     error: float
-    """Median of |told - waited| / waited."""
+    """Median of |estimate - wait| / wait."""
     width: float
     """Median of (high - low) / waited."""
 
 
 def honesty(runs: Iterable[Run]) -> Honesty:
-    """Compare what was told with what came."""
+    """Compare the estimates with the waits."""
     pairs = [
         (task.estimate, task.wait_us / 1000)
         for run in runs
