@@ -1,8 +1,8 @@
 # Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs what every change must pass, `make nightly`
-# all tests on all servers, `make fuzz` the long random ones, `make records` kills gateways and Redis while tasks are recorded (TASKS=), `make chains` those and workers while chains run
-# (KILLS=), `make hostile` attacks a gateway (REQUESTS=, SEED=),
-# `make drill` breaks a model's servers (CALLS=), `make windows` measures what a target sees (SECONDS=),
-# `make check` the format, lint, types, words and sizes.
+# all tests on all servers, `make fuzz` the long random ones. `make records` kills gateways and Redis while tasks are recorded
+# (TASKS=), `make chains` those and workers while chains run (KILLS=), `make batches` gateways while a batch runs (LINES=, KILLS=).
+# `make hostile` attacks a gateway (REQUESTS=, SEED=), `make drill` breaks a model's servers (CALLS=), `make windows` measures what
+# a target sees (SECONDS=). `make check` checks format, lint, types, words and sizes.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -17,7 +17,7 @@ install-dev: $(VENV)/.installed-dev
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Fairlane needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.13" % sys.version_info[:2])'
-	@# where this fails half-way (Debian without python3-venv) the next try begins anew
+	@# where this fails half-way (Debian without python3-venv) the next run starts from scratch
 	$(PYTHON) -m venv $(VENV) || { rm -f $@; exit 1; }
 
 # First what is locked, each file checked against its hash, the tool that builds included; then ourselves, with nothing else.

@@ -17,9 +17,9 @@ from fairlane.queues.tasks import End, Fragment, Grant, Rejection, State, TaskSp
 
 MODEL = "m"
 QUEUE = "free_batch"
-UPKEEP_US = SECOND
+MAINTENANCE_US = SECOND
 RENEW_US = 5 * SECOND
-"""The gateway's upkeep runs every second, sweeps, and renews what it has not renewed for five."""
+"""The gateway's maintenance runs every second, sweeps, and renews what it has not renewed for five."""
 LEFT = Fragment(b'"by":"client"', "")
 
 
@@ -31,7 +31,7 @@ class Fairlane:
     """The scripts; each task is submitted to them. Takes a `World` for itself and empties it."""
 
     name = "Fairlane"
-    report_us = UPKEEP_US
+    report_us = MAINTENANCE_US
 
     def __init__(self, world: World, slots: int, queues: Mapping[str, float]) -> None:
         world.empty()

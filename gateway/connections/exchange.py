@@ -61,12 +61,12 @@ class Exchange(DirectExchange):
     __slots__ = (
         "_chunked",
         "_continue",
+        "_end_read",
         "_head",
         "_left",
         "_method",
         "_parts",
         "_path",
-        "_told_end",
         "_waiter",
         "_wire",
         "complete",
@@ -93,7 +93,7 @@ class Exchange(DirectExchange):
         self.disconnected = False
         self._continue = expects_continue
         self._parts: list[bytes] = []
-        self._told_end = False
+        self._end_read = False
         self._waiter: asyncio.Future[None] | None = None
         self._head = b""
         self._chunked = False
@@ -139,10 +139,10 @@ class Exchange(DirectExchange):
             if self._continue and not self.started:
                 self._continue = False
                 self._wire.write(_CONTINUE)
-            if self._parts or not (self.more or self._told_end or self.started):
+            if self._parts or not (self.more or self._end_read or self.started):
                 body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
                 self._drop_body()
-                self._told_end = not self.more
+                self._end_read = not self.more
                 return {"type": "http.request", "body": body, "more_body": self.more}
             waiter = self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -151,11 +151,11 @@ class Exchange(DirectExchange):
                 self._waiter = None
 
     def take_body(self) -> bytes | None:
-        if self.more or self._told_end or self.started or self.disconnected:
+        if self.more or self._end_read or self.started or self.disconnected:
             return None
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._drop_body()
-        self._told_end = True
+        self._end_read = True
         return body
 
     def respond(self, status: int, headers: Headers, body: bytes) -> bool:

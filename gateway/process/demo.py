@@ -78,7 +78,7 @@ def demo_settings(port: int, data_dir: Path) -> Settings:
         drain_ms=2000,
         chains=chains,
         models={name: ModelSettings() for name in NAMES},
-        no_worker_grace_ms=READY_S * 1000,  # who is faster than the workers waits for them
+        no_worker_grace_ms=READY_S * 1000,  # a client that is faster than the workers waits for them
     )
 
 
@@ -180,7 +180,7 @@ def run_demo(port: int) -> int:
         settings = demo_settings(port, Path(data_dir))
         return run(
             settings,
-            beside=guided(url),
+            alongside=guided(url),
             plan=demo_workers,
             port_option="--port, or with `make run PORT=8090`",
         )

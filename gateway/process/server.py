@@ -1,4 +1,4 @@
-"""Serves a gateway in this process: its Redis, its sockets, its signals, and the way down.
+"""Serves a gateway in this process: its Redis, its sockets, its signals, and its shutdown.
 
 SIGTERM and SIGINT drain, a second one ends immediately. SIGHUP reads keys and limits again.
 """
@@ -40,7 +40,7 @@ closed. Raises SettingsError, OSError."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn with our way down: first drain, while sockets still work, then close them."""
+    """uvicorn with our shutdown: first drain, while sockets still work, then close them."""
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
         super().__init__(config)
@@ -61,13 +61,13 @@ class Server(uvicorn.Server):
         self._ending.set()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        dates = asyncio.create_task(self._tell_date(), name="date")
+        dates = asyncio.create_task(self._update_date(), name="date")
         try:
             await super().serve(sockets)
         finally:
             await cancel_and_wait(dates)
 
-    async def _tell_date(self) -> None:
+    async def _update_date(self) -> None:
         """Update the `date` header of answers, during the shutdown, too."""
         while True:
             await self.on_tick(0)

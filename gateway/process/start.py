@@ -42,13 +42,13 @@ def run(
     settings: Settings,
     reload: ReadSettings | None = None,
     *,
-    beside: contextlib.AbstractContextManager[None] | None = None,
+    alongside: contextlib.AbstractContextManager[None] | None = None,
     plan: Plan | None = None,
     port_option: str = "--port",
 ) -> int:
     """Serve until asked to stop. Return the exit code. Print to standard error, in a sentence, why it cannot.
 
-    `reload` reads the settings again, for SIGHUP. `beside` is entered once the port is this process's own (what connects
+    `reload` reads the settings again, for SIGHUP. `alongside` is entered once the port is this process's own (what connects
     from then on waits until the gateway answers), and left when it has stopped. `plan`: which workers the gateway starts itself,
     where these are not one for each upstream. `port_option`: how a user says another port.
     """
@@ -67,7 +67,7 @@ def run(
                     "keys were made for this gateway alone: configure keys and workers, or create them (fairlane key create), "
                     "to run several on one Redis"
                 )
-            with beside or contextlib.nullcontext():
+            with alongside or contextlib.nullcontext():
                 again = None if reload is None else _fresh(reload, configured, presence)
                 tokens = UpstreamTokens()
                 plan = plan or upstream_plan(tokens, os.environ, settings)

@@ -70,7 +70,7 @@ class OwnWorker:
 
 
 Plan = Callable[[Settings], Mapping[str, OwnWorker]]
-"""Returns the workers that settings configure, by their names."""
+"""Return the workers that settings configure, by their names."""
 
 
 def upstream_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: Settings) -> Plan:
@@ -91,7 +91,7 @@ def upstream_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: S
 
 
 HttpPlan = Callable[[Settings], OwnWorker | None]
-"""Returns the worker of endpoints, if settings allow one."""
+"""Return the worker of endpoints, if settings allow one."""
 
 
 def http_plan(tokens: UpstreamTokens, started: Settings) -> HttpPlan:
@@ -181,7 +181,7 @@ class OwnWorkers:
         self._drain_s = drain_s + GRACE_S
         self._keepers: dict[str, _Keeper] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._going = False
+        self._stopping = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -199,9 +199,9 @@ class OwnWorkers:
 
     def stay_down(self) -> None:
         """Stop restarting workers, and log their output at debug level: the gateway is shutting down."""
-        self._going = True
+        self._stopping = True
         for keeper in self._keepers.values():
-            keeper.going = True
+            keeper.stopping = True
 
     def follow(self, settings: Settings) -> None:
         """Run the workers of these settings. Unchanged ones continue, or start if they had been drained."""
@@ -225,7 +225,7 @@ class OwnWorkers:
 
     def _keep(self, settings: Settings, wanted: Mapping[str, OwnWorker], over: Iterable[str]) -> None:
         """Run the `wanted` ones, and end those that are `over`."""
-        if self._going:
+        if self._stopping:
             return
         shared = shared_environ(self._environ, settings.upstreams.values())
         for name in list(over):
@@ -263,7 +263,7 @@ class _Keeper:
         self.connected = asyncio.Event()
         """Set when a process of it has connected, and when there will be none."""
         self.over = False
-        self.going = False
+        self.stopping = False
         """Whether the gateway is shutting down."""
         self._what = "the HTTP worker" if name == HTTP_WORKER else "an upstream's worker"
         self._who = {} if name == HTTP_WORKER else {"upstream": name}
@@ -298,7 +298,7 @@ class _Keeper:
                     status = -1
                     self._said.append(str(problem))
                 lived_s = asyncio.get_running_loop().time() - began
-                if self._ending.is_set() or self.going:
+                if self._ending.is_set() or self.stopping:
                     return
                 if status == 0:
                     log.warning(
@@ -371,7 +371,7 @@ class _Keeper:
             self._speaks = self._registered = True
         if not self._speaks:
             return
-        if self.going:
+        if self.stopping:
             level = min(level, logging.DEBUG)
         write = {logging.DEBUG: log.debug, logging.INFO: log.info, logging.WARNING: log.warning}
         self._told.log(write.get(level, log.error), f"{self._what} says", **self._who, line=text)

@@ -94,10 +94,12 @@ def _well_behaved(outcome: Outcome, callers: Callers, good: list[Worker]) -> Non
 
 async def _aftermath(outcome: Outcome, scene: Stage, start: Start) -> None:
     """Check what is left after the attack."""
-    goes_on = await _quiet(scene, start)
+    unfinished = await _quiet(scene, start)
     after = await _memory(scene, start.bytes)
     outcome.check("no answer that must not be", *no_faults(outcome.parts))
-    outcome.check("everything came to its end", not goes_on, goes_on or "nothing waits, runs or is open")
+    outcome.check(
+        "everything came to its end", not unfinished, unfinished or "nothing waits, runs or is open"
+    )
     figure = f"{start.bytes / MIB:.0f} MiB before, {scene.peak_bytes / MIB:.0f} at the peak, {after / MIB:.0f} after"
     outcome.check("memory is back within 30 % of the start", after <= start.bytes * MEMORY_RATIO, figure)
     files = scene.files
@@ -126,14 +128,14 @@ async def _quiet(scene: Stage, start: Start) -> str:
     """Wait until everything has ended. Return what still runs after that time."""
     end = time.monotonic() + QUIET_S
     while True:
-        told = await scene.scrape()
+        metrics = await scene.scrape()
         found = {
-            "answers open": told.value("fairlane_http_requests_open"),
-            "attempts": told.value("fairlane_attempts"),
-            "tasks wait": sum(told.values("fairlane_tasks_waiting")),
-            "tasks run": sum(told.values("fairlane_tasks_running")),
+            "answers open": metrics.value("fairlane_http_requests_open"),
+            "attempts": metrics.value("fairlane_attempts"),
+            "tasks wait": sum(metrics.values("fairlane_tasks_waiting")),
+            "tasks run": sum(metrics.values("fairlane_tasks_running")),
             # (while there are endpoints, which an attacker with an admin's key may add, the gateway has a worker for them)
-            "workers too many": max(told.value("fairlane_connected_workers") - start.workers - 1, 0),
+            "workers too many": max(metrics.value("fairlane_connected_workers") - start.workers - 1, 0),
             "keys of tasks": sum(number for kind, number in scene.keys().items() if kind in OF_A_TASK),
         }
         if not any(found.values()):

@@ -134,7 +134,7 @@ class UpstreamError:
     names: frozenset[str]
     status: int | None = None
     pause_s: float | None = None
-    """Return how long to wait, if the body has it."""
+    """How long to wait, if the body has it."""
 
 
 def read_error(body: bytes | msgspec.Raw) -> UpstreamError:

@@ -163,7 +163,7 @@ class Pattern:
     also nothing. A query is always allowed. Reading one raises BadTarget."""
 
     text: str
-    """Return its one form."""
+    """Its one form."""
     origin: str
     """That of its targets."""
     segments: tuple[str, ...]

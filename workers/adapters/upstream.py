@@ -97,7 +97,7 @@ class Upstream:
         self._watch: Watch | None = None
         self._worker: Worker | None = None
         self.name = _name_of(url)
-        """Return what distinguishes this upstream from others: workers that ask the same one have the same."""
+        """Distinguishes this upstream from others: workers of the same upstream have the same name."""
         self._shown_url = str(url.copy_with(userinfo=b"", query=None, fragment=None)).rstrip("/")
 
     def attach(self, worker: Worker) -> None:

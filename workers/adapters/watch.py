@@ -21,7 +21,7 @@ class Watch:
         self._report = report
         self._backoff = Backoff(rng)
         self._loop = asyncio.get_running_loop()
-        self._well_since = self._loop.time()
+        self._healthy_since = self._loop.time()
         self._why = ""
         self._asking: asyncio.Task[None] | None = None
 
@@ -34,7 +34,7 @@ class Watch:
     def doubt(self) -> None:
         """A task failed in a way that may be the upstream's: ask now, and again until it works."""
         if self._asking is None or self._asking.done():
-            self._asking = self._loop.create_task(self._until_well(), name="fairlane upstream")
+            self._asking = self._loop.create_task(self._until_healthy(), name="fairlane upstream")
 
     def worked(self) -> None:
         """Record that a task was completed: the upstream works."""
@@ -48,11 +48,11 @@ class Watch:
             self._asking.cancel()
             self._asking = None
 
-    async def _until_well(self) -> None:
+    async def _until_healthy(self) -> None:
         if not self._why:
             self._set(await self._ask())
         while self._why:
-            await asyncio.sleep(self._backoff.after(self._loop.time() - self._well_since))
+            await asyncio.sleep(self._backoff.after(self._loop.time() - self._healthy_since))
             self._set(await self._ask())
 
     def _set(self, why: str) -> None:
@@ -62,6 +62,6 @@ class Watch:
             log.warning("the upstream does not work: %s", why)
         elif not why:
             log.info("the upstream works again")
-            self._well_since = self._loop.time()
+            self._healthy_since = self._loop.time()
         self._why = why
         self._report(why or None)

@@ -13,7 +13,7 @@ By = Literal["client", "admin", "timeout", "gateway"]
 
 TIMEOUT = Fragment(fragment_error("Task timeout", "TOTAL_TIMEOUT", False), "TOTAL_TIMEOUT")
 TOMBSTONE_MS = 600_000
-"""For so long a submit of unknown outcome is refused if it comes late."""
+"""A submit of unknown outcome that arrives within this time is rejected."""
 
 
 class Cancels:
@@ -48,7 +48,7 @@ class Cancels:
         return ended
 
     def cancel_soon(self, task_id: str, by: By) -> None:
-        """The same without anybody waiting for it; tried until Redis answers."""
+        """Cancel a task in the background; retry until Redis answers."""
         self._background.spawn(self._until_cancelled(task_id, by))
 
     def abandon_soon(self, task_id: str) -> None:

@@ -2,7 +2,7 @@
 
 ```
  submit, wake-ups ─▶ Slots ── grant ─▶ Assigner ─▶ Attempt ── step ─▶ AttemptEffects ── the slot is free ─▶ Slots
- sessions ─▶ Registry (who is here) ─▶ Offers        RemoteStops ─▶ attempts ended elsewhere      Upkeep: again and again
+ sessions ─▶ Registry (who is here) ─▶ Offers        RemoteStops ─▶ attempts ended elsewhere      Maintenance: again and again
 ```
 """
 
@@ -18,6 +18,7 @@ from fairlane.streaming.structured.checker import Checker
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.cancel import Cancels
 from fairlane.workers.server.limits.congestion import Congestion
+from fairlane.workers.server.maintenance import Maintenance
 from fairlane.workers.server.offers.health import Health
 from fairlane.workers.server.offers.offers import Offers
 from fairlane.workers.server.offers.remote_workers import RemoteWorkers
@@ -32,12 +33,11 @@ from fairlane.workers.server.tasks.chains import Chains
 from fairlane.workers.server.tasks.effects import AttemptEffects
 from fairlane.workers.server.tasks.output_timeouts import OutputTimeouts
 from fairlane.workers.server.tasks.remote_stops import RemoteStops
-from fairlane.workers.server.upkeep import Upkeep
 from fairlane.workers.tracing import Tracer
 
 
 class Dispatcher:
-    """See the module. `start` begins the upkeep (offers, renewals, sweeps); `close` ends it and forgets all attempts."""
+    """See the module. `start` begins the maintenance (offers, renewals, sweeps); `close` ends it and forgets all attempts."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Dispatcher:
         )
         slots.start, self._effects.move = assigner.start, assigner.move  # a slot goes round
         self.stops = RemoteStops(scheduler, self._effects, background)
-        self.upkeep = Upkeep(
+        self.maintenance = Maintenance(
             scheduler, hub, slots, self.attempts, self.payloads, self.offers, health, timeouts, settings
         )
 
@@ -105,15 +105,15 @@ class Dispatcher:
         self._effects.chains = chains
 
     def start(self) -> None:
-        """Start the upkeep, and the rounds that follow the queues."""
-        self.upkeep.start()
+        """Start the maintenance, and the rounds that follow the queues."""
+        self.maintenance.start()
         self.congestion.start()
 
     async def close(self) -> None:
-        """End the upkeep. Attempts under way are forgotten here: their leases end by themselves."""
+        """End the maintenance. Attempts under way are forgotten here: their leases end by themselves."""
         self.slots.close()
         await self.congestion.close()
-        await self.upkeep.close()
+        await self.maintenance.close()
         self.offers.close()
         self._remote_workers.close()
         await self.background.close()

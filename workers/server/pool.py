@@ -121,15 +121,13 @@ class Worker:
 
     A slot is `reserved` before the scheduler is asked, and then becomes an attempt or is released. Until `rest_until` no task is
     requested for the worker, but it may get one that is at hand. `send` queues a frame; `close` ends the connection with a
-    code and
-    a reason. `finished_attempts` holds the attempts that are over on this connection, and until when late frames about them
-    are no
-    fault (0: the result has arrived); `unknown_attempts` holds those that the worker listed and never had. `refused` holds
-    the tasks
-    that it cannot run and why, `avoided` those that another worker should try first. `failures` counts its failures in a row,
-    `failed_endpoint` is the model of the last one if that is an endpoint's, and `upstream` the server behind the worker ('': none
-    named). `health.py` keeps `reported`, why the worker says that it cannot work, `failure_reason`, the failure that it had too
-    often in a row (both are empty while it is healthy), `backoffs`, how often it backed off since, and `probe_at`, until when.
+    code and a reason. `finished_attempts` holds the attempts that are over on this connection, and until when late frames
+    about them are no fault (0: the result has arrived); `unknown_attempts` holds those that the worker listed and never had.
+    `refused` holds the tasks that it cannot run and why, `avoided` those that another worker should try first. `failures`
+    counts its failures in a row, `failed_endpoint` is the model of the last one if that is an endpoint's, and `upstream` the
+    server behind the worker ('': none named). `health.py` keeps `reported`, why the worker says that it cannot work,
+    `failure_reason`, the failure that it had too often in a row (both are empty while it is healthy), `backoffs`, how often it
+    backed off since, and `probe_at`, until when.
 
     The worker calls `on_change` when something about its slots has changed. `turn`, `group` and `line` belong to the pool.
     """
@@ -204,7 +202,7 @@ class Worker:
         self.close = close
         self._slots = slots
         self.attempts = AttemptTable()
-        """By how the worker's messages name them; each takes a slot. What they are is no matter of the pool."""
+        """By their names in the worker's messages; each takes a slot."""
         self._cap: int | None = None
         self.usable = slots
         """Slots that may be used."""
@@ -214,7 +212,7 @@ class Worker:
         self._hold_until = 0.0
         self._rest_until = 0.0
         self.changed = False
-        """It offers something else since some of its slots were asked for: see `Slots.fill_changed`."""
+        """Its offer has changed since some of its slots were filled: see `Slots.fill_changed`."""
         self.heard_at = 0.0
         self.missed_acks = 0
         self.failures = 0
@@ -349,13 +347,13 @@ class Worker:
         return model in self.models or (self.models[0] == ANY and not is_reserved(model))
 
     def mismatch(self, task_type: str, task_id: str) -> Mismatch | None:
-        """Why it cannot run this task of a model that it serves; None when it can."""
+        """Return why it cannot run this task of a model that it serves; None if it can."""
         if not takes(self.task_types, task_type):
             return Mismatch.TYPE
         return self.refused.get(task_id)
 
     def free(self, now: float) -> int:
-        """Slots for which a task may be asked now."""
+        """Return the slots for which a task may be requested now."""
         return 0 if now < self._rest_until else self.spare(now)
 
     def spare(self, now: float) -> int:

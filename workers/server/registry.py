@@ -1,4 +1,4 @@
-"""What happens when a worker connects, changes or goes: its offer, the slots to fill, and the end of its attempts."""
+"""Follows workers that connect, change or disconnect: their offers, the slots to fill, and the ends of their attempts."""
 
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.workers.server.offers.health import Health
@@ -8,8 +8,8 @@ from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempts import attempts_on
 
-MAX_CONCURRENT_CONNECTIONS = 200
-"""Workers that come, or go, with a line each; they may come and go for ever."""
+LOG_BURST = 200
+"""Workers that connect, or disconnect, with a log line each."""
 
 
 class Registry:
@@ -19,10 +19,10 @@ class Registry:
         self.pool = slots.pool
         self.health = health
         self.settings = settings
-        self.comings = RateLimitedLogger(burst=MAX_CONCURRENT_CONNECTIONS)
-        self.goings = RateLimitedLogger(burst=MAX_CONCURRENT_CONNECTIONS)
-        self.losses = RateLimitedLogger(burst=MAX_CONCURRENT_CONNECTIONS)
-        """Of those that had tasks, so that others which come and go do not hide them."""
+        self.connects = RateLimitedLogger(burst=LOG_BURST)
+        self.disconnects = RateLimitedLogger(burst=LOG_BURST)
+        self.losses = RateLimitedLogger(burst=LOG_BURST)
+        """Of workers that had tasks, so that others which reconnect do not hide them."""
         self.complaints = RateLimitedLogger()
         self._slots = slots
         self._offers = offers

@@ -63,7 +63,7 @@ def count_scripts(served: Served) -> Counter[str]:
 
 
 async def until_swept(counts: Counter[str], times: int) -> None:
-    """Let some upkeep pass."""
+    """Let some maintenance pass."""
     enough = counts["sweep"] + times
     await until(lambda: counts["sweep"] >= enough, f"{times} sweeps")
 

@@ -29,11 +29,11 @@ from fairlane.queues.tasks import (
 from fairlane.streaming.structured.checker import Checker
 from fairlane.workers.protocol import ErrorInfo, TaskProgress, TaskReject, TaskResult, from_worker
 from fairlane.workers.server.dispatch import Dispatcher
+from fairlane.workers.server.maintenance import RENEW_S, TICK_S
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 from fairlane.workers.server.tasks.attempt import Attempt, provider_hold_ms
 from fairlane.workers.server.tasks.steps import Phase
-from fairlane.workers.server.upkeep import RENEW_S, TICK_S
 
 pytestmark = pytest.mark.anyio
 
@@ -794,8 +794,8 @@ async def test_closing_forgets_every_attempt_and_calls_nobody() -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["first_output_ms", "silence_ms"])
-async def test_a_models_limits_on_silence_need_no_upkeep_to_fire(begun: bool) -> None:
-    stage = Stage()  # its upkeep was not started
+async def test_a_models_limits_on_silence_need_no_maintenance_to_fire(begun: bool) -> None:
+    stage = Stage()  # its maintenance was not started
     stage.dispatcher.settings.output_limits = {
         "m": OutputLimits(None if begun else 20, 20 if begun else None)
     }
@@ -817,7 +817,7 @@ async def test_limits_that_come_while_a_task_runs_reach_it(begun: bool) -> None:
         attempt.chunk(chunk(attempt, 1, "and then"))
     assert attempt.timer is None
     stage.dispatcher.settings.output_limits = {"m": OutputLimits(20, 20)}
-    stage.dispatcher.upkeep.check_limits()
+    stage.dispatcher.maintenance.check_limits()
     await until(lambda: attempt.end is not None, "the limit to end it")
     assert attempt.end is not None
     assert attempt.end.code == ("STREAM_STALLED" if begun else "FIRST_TOKEN_TIMEOUT")

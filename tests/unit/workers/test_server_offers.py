@@ -55,7 +55,7 @@ async def test_many_upstreams_of_many_models_are_told_in_portions() -> None:
     for n in range(40):
         connect(pool, models, f"up{n}")
     connect(pool, ["plain"], "")
-    await offers.tell_if_due()
+    await offers.report_if_due()
     offers.close()
     told = Counter(pair for _, _, pairs in store.calls for pair in pairs)
     assert told == Counter((model, f"up{n}") for model in models for n in range(40))
@@ -70,7 +70,7 @@ async def test_of_one_model_so_many_are_told_that_some_of_them_are_not_shut() ->
     offers = Offers(cast(Scheduler, store), pool, DispatchSettings())
     for n in range(MAX_UPSTREAMS + 20):
         connect(pool, ["m"], f"up{n}")
-    await offers.tell_if_due()
+    await offers.report_if_due()
     offers.close()
     ((names, withdrawn, pairs),) = store.calls
     assert (names, withdrawn, len(pairs)) == (["m"], [], MAX_UPSTREAMS)

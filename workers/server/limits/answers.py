@@ -25,7 +25,7 @@ def edge(number: int) -> float:
 
 
 def name_of(measure: Measure, ms: float) -> str:
-    """As what the store counts a time."""
+    """Return the name under which the store counts a time."""
     return f"{measure}:{bin_of(ms)}"
 
 
@@ -37,7 +37,7 @@ class Answers:
 
     @classmethod
     def of(cls, measure: Measure, counted: Mapping[str, int]) -> "Answers":
-        """Those of one measure among what the store has counted; names of a release to come are passed over."""
+        """Those of one measure among what the store has counted; unknown names are ignored."""
         told = ((name.partition(":"), count) for name, count in counted.items())
         return cls(
             {int(tail): count for (head, _, tail), count in told if head == measure and tail.isdecimal()}

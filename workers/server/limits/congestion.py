@@ -44,8 +44,8 @@ class ModelLimits:
 
 
 @dataclass(slots=True)
-class _Standing:
-    """How the limits of one model stand."""
+class _Status:
+    """The limits of one model."""
 
     configured: OutputLimits
     limits: ModelLimits
@@ -61,7 +61,7 @@ class Congestion:
     def __init__(self, scheduler: Scheduler, settings: DispatchSettings) -> None:
         self._scheduler = scheduler
         self._settings = settings
-        self._standings: dict[str, _Standing] = {}
+        self._statuses: dict[str, _Status] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -76,21 +76,21 @@ class Congestion:
 
     def held(self, model: str) -> OutputLimits | None:
         """What an attempt that begins now keeps to its end; None: its model's limits do not follow its queue."""
-        standing = self._standings.get(model)
-        return standing.held if standing else None
+        status = self._statuses.get(model)
+        return status.held if status else None
 
     def took(self, model: str, measure: Measure, ms: float) -> None:
         """Count an answer that took this long here, or was ended after this time."""
-        if standing := self._standings.get(model):
-            standing.seen[name_of(measure, ms)] += 1
+        if status := self._statuses.get(model):
+            status.seen[name_of(measure, ms)] += 1
 
     def effective_limits(self) -> dict[str, ModelLimits]:
         """Return the limits in effect by model, of models with a limit."""
         found = {}
         for model, configured in self._settings.output_limits.items():
-            standing = self._standings.get(model)
-            if standing is not None and configured.follows:
-                found[model] = standing.limits
+            status = self._statuses.get(model)
+            if status is not None and configured.follows:
+                found[model] = status.limits
             else:
                 found[model] = ModelLimits(
                     _fixed(configured.first_output_ms), _fixed(configured.silence_ms), None
@@ -102,12 +102,12 @@ class Congestion:
     async def look(self) -> None:
         """One round: read how long the queues are that limits follow, and move these by a step. Nothing where none does."""
         following = {name: limits for name, limits in self._settings.output_limits.items() if limits.follows}
-        for name in self._standings.keys() - following.keys():
-            del self._standings[name]
+        for name in self._statuses.keys() - following.keys():
+            del self._statuses[name]
         for name, configured in following.items():
-            standing = self._standings.get(name)
-            if standing is None or standing.configured != configured:
-                self._standings[name] = _anew(configured, standing)
+            status = self._statuses.get(name)
+            if status is None or status.configured != configured:
+                self._statuses[name] = _reconfigured(configured, status)
         names = list(following)
         for at in range(0, len(names), MAX_CONCURRENT):
             some = names[at : at + MAX_CONCURRENT]
@@ -116,17 +116,17 @@ class Congestion:
                 self._move(name, load)
 
     async def _read(self, name: str) -> ModelLoad:
-        standing = self._standings[name]
-        telling, standing.seen = standing.seen, Counter()
+        status = self._statuses[name]
+        counted, status.seen = status.seen, Counter()
         try:
-            return await self._scheduler.model_load(name, PERIOD_MS, telling)
+            return await self._scheduler.model_load(name, PERIOD_MS, counted)
         except StoreError:
-            standing.seen.update(telling)
+            status.seen.update(counted)
             return NOTHING_KNOWN
 
     def _move(self, name: str, load: ModelLoad) -> None:
-        standing = self._standings[name]
-        configured, before = standing.configured, standing.limits
+        status = self._statuses[name]
+        configured, before = status.configured, status.limits
         stopped, ramp = (
             STOPPED.get(load.stopped),
             Ramp(configured.tightens_from_ms, configured.tightens_to_ms),
@@ -140,16 +140,16 @@ class Congestion:
             answers = Answers.of(measure, load.answers)
             return follow(limit.ms, bounds, ramp, stopped, load.wait_ms, answers)
 
-        standing.limits = ModelLimits(
+        status.limits = ModelLimits(
             moved(before.first_output, _bounds_of_first(configured), "first"),
             moved(before.silence, _bounds_of_silence(configured), "gap"),
             load.wait_ms,
         )
-        standing.held = _held(standing)
-        _tell(name, before, standing)
+        status.held = _held(status)
+        _log_change(name, before, status)
 
 
-def _anew(configured: OutputLimits, before: _Standing | None) -> _Standing:
+def _reconfigured(configured: OutputLimits, before: _Status | None) -> _Status:
     """Return the state of a model with new bounds: limits within them stay."""
 
     def begun(bounds: Bounds | None, most: int | None, limit: EffectiveLimit | None) -> EffectiveLimit | None:
@@ -163,15 +163,15 @@ def _anew(configured: OutputLimits, before: _Standing | None) -> _Standing:
         begun(_bounds_of_first(configured), configured.first_output_ms, was.first_output),
         begun(_bounds_of_silence(configured), configured.silence_ms, was.silence),
     )
-    standing = _Standing(configured, limits, configured, before.seen if before else Counter())
-    standing.held = _held(standing)
-    return standing
+    status = _Status(configured, limits, configured, before.seen if before else Counter())
+    status.held = _held(status)
+    return status
 
 
-def _held(standing: _Standing) -> OutputLimits:
-    first, silence = standing.limits.first_output, standing.limits.silence
+def _held(status: _Status) -> OutputLimits:
+    first, silence = status.limits.first_output, status.limits.silence
     return replace(
-        standing.configured,
+        status.configured,
         first_output_ms=round(first.ms) if first else None,
         silence_ms=round(silence.ms) if silence else None,
     )
@@ -193,22 +193,22 @@ def _bounds(least: int | None, most: int | None) -> Bounds | None:
     return Bounds(least, most) if least is not None and most is not None else None
 
 
-def _tell(name: str, before: ModelLimits, standing: _Standing) -> None:
+def _log_change(name: str, before: ModelLimits, status: _Status) -> None:
     """A line when limits of a model begin to tighten, and when they are all back."""
 
     def tight(limits: ModelLimits) -> bool:
-        most = (standing.configured.first_output_ms, standing.configured.silence_ms)
+        most = (status.configured.first_output_ms, status.configured.silence_ms)
         both = zip((limits.first_output, limits.silence), most, strict=True)
         return any(limit is not None and at is not None and limit.ms < at for limit, at in both)
 
-    was, now = tight(before), tight(standing.limits)
+    was, now = tight(before), tight(status.limits)
     if was != now:
         log.info(
             "a model's time limits tighten, as its queue is long"
             if now
             else "a model's time limits are back",
             model=name,
-            wait_ms=standing.limits.wait_ms,
-            first_output_ms=standing.held.first_output_ms,
-            silence_ms=standing.held.silence_ms,
+            wait_ms=status.limits.wait_ms,
+            first_output_ms=status.held.first_output_ms,
+            silence_ms=status.held.silence_ms,
         )

@@ -94,9 +94,8 @@ def target(
     """Where a limit should go. Whatever is not known relaxes it.
 
     1 The model begins nothing (`stopped`): no task is served sooner by ending attempts earlier. 2 It is unknown how long the
-    queue
-    makes wait. 3 No task waits for long. 4 Too few answers are known. 5 What answers take, if that is more than 6 what the ramp
-    says.
+    queue makes wait. 3 No task waits for long. 4 Too few answers are known. 5 The time of answers, if it is longer than 6 the
+    target of the ramp.
     """
     if stopped is not None:  # 1
         return bounds.most, stopped

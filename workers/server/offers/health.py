@@ -1,11 +1,10 @@
 """Workers that cannot work back off while others are healthy, and the tasks that they fail cost no try.
 
 A worker is unhealthy when it reports so (`unhealthy` in `register`: its upstream is gone), or after FAILURES_TO_REST
-failures in a
-row. It backs off while healthy workers, here or at other replicas, offer all of its models. A worker that reported itself
-unhealthy
-backs off until it reports healthy; another one for a time that doubles, REST_S to MAX_REST_S, after which it gets one task at a
-time until one completes. If no other worker is healthy it continues as if it were: its clients see the failures, and in time.
+failures in a row. It backs off while healthy workers, here or at other replicas, offer all of its models. A worker that reported
+itself unhealthy backs off until it reports healthy; another one for a time that doubles, REST_S to MAX_REST_S, after which it
+gets one task at a time until one completes. If no other worker is healthy, it gets tasks like a healthy one,
+and its clients see the failures.
 
 Failures of one endpoint in a row count once: the worker's other endpoints must not wait for one that fails, which has a circuit
 breaker of its own.

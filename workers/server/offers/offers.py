@@ -47,7 +47,7 @@ def _portions(models: list[str], upstreams: list[tuple[str, str]]) -> list[_Port
 
 
 class Offers:
-    """See the module. Changes are reported immediately; everything, when `tell_if_due` is called and it is time."""
+    """See the module. Changes are reported immediately; everything, when `report_if_due` is called and it is time."""
 
     def __init__(self, scheduler: Scheduler, pool: Pool, settings: DispatchSettings) -> None:
         self._scheduler = scheduler
@@ -84,13 +84,13 @@ class Offers:
         try:
             news = pool.pop_offer_changes()
             if news and not pool.draining:
-                self._tell([m for m, yes in news.items() if yes], [m for m, yes in news.items() if not yes])
+                self._send([m for m, yes in news.items() if yes], [m for m, yes in news.items() if not yes])
             if self._present_timer is None or pool.groups_changed:
                 self._present()
         except StoreUnavailable:
             self.offer_soon()
 
-    def _tell(self, models: list[str], withdrawn: list[str]) -> list[asyncio.Future[Any]]:
+    def _send(self, models: list[str], withdrawn: list[str]) -> list[asyncio.Future[Any]]:
         self._offered.difference_update(withdrawn)
         self._offered.update(models)
         grace_ms = self._settings.no_worker_grace_ms
@@ -108,7 +108,7 @@ class Offers:
             what = "too many model names: the store takes no more of them for now"
             self._lines.log(log.warning, what, refused=reply.result())
 
-    async def tell_if_due(self) -> None:
+    async def report_if_due(self) -> None:
         """Report the offers again: each holds for OFFER_HOLD_MS. Raise StoreError."""
         pool, now = self._pool, self._pool.time()
         if now < self._due:
@@ -119,7 +119,7 @@ class Offers:
         offered = sorted(models)
         self._due = now + OFFER_S
         for at in range(0, max(len(offered), len(withdrawn), 1), MAX_PER_MESSAGE):
-            for reply in self._tell(offered[at : at + MAX_PER_MESSAGE], withdrawn[at : at + MAX_PER_MESSAGE]):
+            for reply in self._send(offered[at : at + MAX_PER_MESSAGE], withdrawn[at : at + MAX_PER_MESSAGE]):
                 await reply
         moving = {w.id: (len(w.attempts), pool.silent_ms(w)) for w in pool}
         silent = {w.id: ms for w in pool if (ms := self._task_silent_ms(w)) is not None}

@@ -13,9 +13,9 @@ from fairlane.workers.server.pool import ANY, Mismatch
 from fairlane.workers.tasktypes import covers, takes
 
 KEPT_S = 1.0
-"""How long their report is used for checks before a submission: clients could have it read all the time."""
+"""How long a report serves the checks before a submission: otherwise each request of a client would read it."""
 SHARED_S = 0.05
-"""Tasks that look for a worker at other replicas wait so long for each other: one reading serves them all."""
+"""Tasks that look for a worker at other replicas wait this long for each other: one read serves them all."""
 
 
 class RemoteWorkers:
@@ -30,23 +30,17 @@ class RemoteWorkers:
         self._kept_until = float("-inf")
 
     async def takes(self, grant: Grant, why: Mismatch) -> bool:
-        """Whether a worker elsewhere takes a task that those here do not. Raises StoreError."""
+        """Return whether a worker elsewhere takes a task that those here do not. Raise StoreError."""
         return any(
             worker.takes(grant.model, grant.task_type) and (worker.version >= 2 or why is not Mismatch.SIZE)
             for worker in await self._workers()
         )
 
     async def offers(self, models: Iterable[str] | None, task_type: str) -> bool:
-        """As `Pool.offers`, of the workers elsewhere, as they were a moment ago. Raises StoreError."""
-        await self._keep()
-        return self._offers(models, task_type)
-
-    async def _keep(self) -> None:
+        """Do as `Pool.offers`, for the workers elsewhere, as they were a moment ago. Raise StoreError."""
         now = asyncio.get_running_loop().time()
         if now >= self._kept_until:
             self._kept, self._kept_until = await self._workers(0.0), now + KEPT_S
-
-    def _offers(self, models: Iterable[str] | None, task_type: str) -> bool:
         if models is None:
             return any(not worker.draining and worker.supports_type(task_type) for worker in self._kept)
         return any(worker.takes(model, task_type) for model in models for worker in self._kept)
@@ -54,7 +48,7 @@ class RemoteWorkers:
     async def peers_support(
         self, models: Iterable[str], task_types: frozenset[str] | None, version: int
     ) -> bool:
-        """As `Pool.peers_support`, of the workers elsewhere. Raises StoreError."""
+        """Do as `Pool.peers_support`, for the workers elsewhere. Raise StoreError."""
         workers = await self._workers()
         return all(any(worker.supports(model, task_types, version) for worker in workers) for model in models)
 

@@ -180,7 +180,7 @@ class Session:
         if worker:
             cut_off = code == 1011 or code >= CLOSE_PROTOCOL  # by this side, and for a reason
             registry = self._registry
-            (registry.losses if worker.attempts else registry.goings).log(
+            (registry.losses if worker.attempts else registry.disconnects).log(
                 log.warning if cut_off or worker.attempts else log.info,
                 "worker disconnected",
                 worker_id=worker.id,
@@ -195,10 +195,10 @@ class Session:
         """End the connection from this side, once."""
         self._connection.hang_up(code, reason[:120])
 
-    # ---- what comes ----------
+    # ---- incoming messages ----------
 
     def received(self, data: str | bytes, size: int) -> float:
-        """Take a message; `size`: its bytes. Seconds to read nothing more, where it is too much."""
+        """Take a message of `size` bytes. Return the seconds until the next one may be read."""
         now = self._time()
         worker = self.worker
         if worker is not None:
@@ -206,16 +206,13 @@ class Session:
         self._handle(data)
         if self.worker is None:
             self.close(CLOSE_PROTOCOL, "the first frame must be a valid register")
-        rate = self._frame_rate  # counted here, as `pause` counts: of most frames it would say nothing
+        rate = self._frame_rate  # counted here: for most frames a call of `look` is not needed
         rate.count += 1
         rate.size += size
         if rate.count < rate.few and rate.size < rate.little:
             return 0.0
-        return self._rest(rate.look(now))
-
-    def _rest(self, pause: float | None) -> float:
-        """Seconds to read nothing more; of a flood (None), the connection is closed."""
-        if pause is None:
+        pause = rate.look(now)
+        if pause is None:  # a flood
             self.close(CLOSE_FLOOD, "too much, too fast")
             return 0.0
         return pause
@@ -497,7 +494,7 @@ class Session:
         return worker
 
     def _connected(self, worker: Worker, unhealthy: str = "") -> None:
-        self._registry.comings.log(
+        self._registry.connects.log(
             log.info,
             "worker connected",
             worker_id=worker.id,

@@ -67,9 +67,8 @@ class Assigner:
         0 An older attempt of the task that is held here has lost its lease: it is stopped, and its slot is free when its worker
         answers. 1 On the least recently used of those of the same upstream that are free for it. The slot that it was asked for
         stays free then; it is known to be, if the other one had asked for the same models in vain, else it asks again. 2 With no
-        other: back to its place if the worker is gone, drains, may not offer the model any more, could not distinguish the
-        two attempts
-        apart, or is to rest; one that should rather not tries again. 3 A task that the worker does not take is brought to
+        other: back to its place if the worker is gone, drains, may not offer the model any more, cannot distinguish the two
+        attempts, or backs off; one that should rather not tries again. 3 A task that the worker does not take is brought to
         one that does, or ends.
         """
         known = self._attempts.newest(grant.task_id)

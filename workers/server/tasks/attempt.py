@@ -76,15 +76,15 @@ from fairlane.workers.tracing import Span
 MAX_ERROR_CHARS = 2000
 V1_MAX_FRAME = 1 << 20
 MIN_REST_MS = 100
-"""A full worker, or a model whose provider refuses, gets nothing for at least so long: tasks would only go to and fro."""
+"""A full worker, or a model whose provider rejects, gets no task for at least this long: it would return immediately."""
 MAX_DEBUG_BYTES = 64 * 1024
 MAX_REASON_CHARS = 200
 """Of the finish reason of an answer, which each choice without one of its own has, too; a longer one is left out."""
-MAX_USAGE_BYTES = 2048
-MAX_USAGE = 16 * 1024
-"""Bytes of the usage of a task."""
+MAX_PROGRESS_USAGE_BYTES = 2048
+"""Of the usage that a worker reports while the task runs; larger usage is not logged."""
+MAX_USAGE_BYTES = 16 * 1024
+"""Of the usage of a result."""
 TOO_DEEP = f"has more than {MAX_DEPTH} levels"
-"""The most of the usage that a worker reports while it runs; more is not logged."""
 USAGE_S = 0.2
 """Usage is logged no more often."""
 MISMATCHES = {
@@ -92,8 +92,8 @@ MISMATCHES = {
     "schema": "The answer could not be compared with its schema: {}",
     "unknown": "The answer could not be compared with its schema: {}",
 }
-"""What callers read; of what stands behind the colon operators see nothing, as it may quote the answer."""
-NOBODY = Fragment(fragment_error("No connected worker takes the task", "NO_WORKER", False), "NO_WORKER")
+"""Error messages for clients. Operators do not see the part after the colon, as it can quote the answer."""
+NO_WORKER = Fragment(fragment_error("No connected worker takes the task", "NO_WORKER", False), "NO_WORKER")
 
 AttemptKey = tuple[str, int]
 """How a worker's messages name an attempt: the task, and the number on the wire. Version 1 has no number: it is 0."""
@@ -162,14 +162,14 @@ class Attempt:
         "_effects",
         "_finish_reason",
         "_frames",
+        "_last_usage",
+        "_last_wrote",
         "_made",
         "_payload_bytes",
         "_rejected",
         "_request_left",
         "_schema",
         "_sent_at",
-        "_told_usage",
-        "_told_wrote",
         "_unread_bytes",
         "_unread_chunks",
         "_usage_at",
@@ -231,9 +231,9 @@ class Attempt:
         """The text so far, of a task whose text must match a schema."""
         self._checking = False
         self._made: ResultView | None = None
-        """What it has made so far, of a stage of a chain: the next ones are given it."""
-        self._told_usage: bytes | None = None
-        self._told_wrote = 0  # what it had written by then
+        """The output so far of a stage of a chain: the next stages get it."""
+        self._last_usage: bytes | None = None  # that progress reported
+        self._last_wrote = 0  # what it had written by then
         self._usage_at = 0.0
 
     @property
@@ -439,9 +439,9 @@ class Attempt:
             stage = message.stage
             self.writer.event("stage", fragment_stage(stage.name, stage.index, stage.of, stage.status))
         if message.usage is not UNSET and (usage := bytes(message.usage)) != b"null":
-            if not usage.startswith(b"{") or len(usage) > MAX_USAGE_BYTES:
-                return f"usage must be an object of at most {MAX_USAGE_BYTES} bytes"
-            self._told_usage, self._told_wrote = usage, self._wrote()
+            if not usage.startswith(b"{") or len(usage) > MAX_PROGRESS_USAGE_BYTES:
+                return f"usage must be an object of at most {MAX_PROGRESS_USAGE_BYTES} bytes"
+            self._last_usage, self._last_wrote = usage, self._wrote()
             if now - self._usage_at >= USAGE_S:
                 self._usage_at = now
                 self.writer.event("usage", fragment_usage(usage))
@@ -474,9 +474,9 @@ class Attempt:
         usage, used = _raw(message.usage), self._used(message)
         result = bytes(message.result)
         if used.estimated:
-            usage = estimated_usage(used[:2], pick_usage(usage, result, self._told_usage))
+            usage = estimated_usage(used[:2], pick_usage(usage, result, self._last_usage))
         if self.grant.repaired is not None:
-            usage = self._told(pick_usage(usage, result, self._told_usage) or b"{}")
+            usage = self._client_usage(pick_usage(usage, result, self._last_usage) or b"{}")
             result = put_usage(result, usage)
         shown = result if result != b"null" or not self.writer.chunks else None
         reason = self._finish_reason or finish_of_result(result)
@@ -537,16 +537,16 @@ class Attempt:
     def _cut(self, message: TaskResult) -> str | None:
         """Remove the parts of a result that are too large to parse. Return a message about them, or None."""
         sentence = None
-        if message.usage is not UNSET and len(bytes(message.usage)) > MAX_USAGE:
+        if message.usage is not UNSET and len(bytes(message.usage)) > MAX_USAGE_BYTES:
             message.usage = UNSET
-            sentence = f"The usage is larger than {MAX_USAGE} bytes"
+            sentence = f"The usage is larger than {MAX_USAGE_BYTES} bytes"
         if too_deep(bytes(message.result)):
             message.result = Raw(b"null")
             sentence = f"The result {TOO_DEEP}"
         return sentence
 
     def _excess(self, sentence: str) -> str:
-        """What came for the task holds too much: it ends, and stops if its worker still runs it. Returns the sentence."""
+        """End the task, whose output is too large, and stop it if its worker still runs it. Return the sentence."""
         self._end_anyhow("OUTPUT_TOO_LARGE", sentence, self._estimate())
         return sentence
 
@@ -559,7 +559,7 @@ class Attempt:
         if info and info.retry_after_ms and not hold_ms:
             self._effects.hold(self.worker, info.retry_after_ms)
         if usage is not None and self.grant.repaired is not None:
-            usage = self._told(usage)
+            usage = self._client_usage(usage)
         if usage is not None and not self.writer.fits(len(usage)):
             usage = None
         self.fail(code, text, retryable=retryable, usage=usage, used=self._used(message), hold_ms=hold_ms)
@@ -591,7 +591,7 @@ class Attempt:
     def decline(self, why: str) -> None:
         """Requeue the task at its old place, at no cost. A task that no worker takes, again and again, ends eventually."""
         if self.phase in BEFORE_THE_END:
-            self._requeue(why, "declined", NOBODY)
+            self._requeue(why, "declined", NO_WORKER)
 
     def fail(
         self,
@@ -636,9 +636,9 @@ class Attempt:
         elif self.phase in BEFORE_THE_END:
             if self.writer.has_output:
                 used = self._estimate()
-                usage = estimated_usage(used[:2], self._told_usage) if used.estimated else self._told_usage
+                usage = estimated_usage(used[:2], self._last_usage) if used.estimated else self._last_usage
                 if usage is not None and self.grant.repaired is not None:
-                    usage = self._told(usage)
+                    usage = self._client_usage(usage)
                 fragment = fragment_error(sentence, "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
@@ -772,7 +772,7 @@ class Attempt:
         """How long ago the task was submitted; the store's clock counts until the grant, ours from then on."""
         return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
 
-    def _told(self, usage: bytes) -> bytes:
+    def _client_usage(self, usage: bytes) -> bytes:
         """Return the usage for the client: of this attempt, plus of the one whose answer it repairs."""
         before = self.grant.repaired or NO_USAGE
         return usage_of_both(usage, before[:4], estimated=before.estimated)
@@ -798,10 +798,10 @@ class Attempt:
 
     def _as_told(self, wrote: int) -> Used:
         """Return the usage from the progress, plus the output after it."""
-        told = normalise_usage(self._told_usage)
+        told = normalise_usage(self._last_usage)
         if self.grant.task_type in MEDIA:
             return self._of_media(told)
-        since = 0 if told.output is None else max(wrote - self._told_wrote, 0)
+        since = 0 if told.output is None else max(wrote - self._last_wrote, 0)
         used = self._completed(told, wrote)
         return used._replace(output=used.output + since, estimated=True) if since else used
 
@@ -816,7 +816,7 @@ class Attempt:
     def _of_media(self, told: Counts) -> Used:
         """Return the reported usage: the tokens of audio or an image cannot be estimated."""
         if told.input is None and told.output is None:
-            told = normalise_usage(self._told_usage)
+            told = normalise_usage(self._last_usage)
         if told.input is None and told.output is None:
             return Used()
         return Used(told.input or 0, told.output or 0, -1 if told.cached is None else told.cached)

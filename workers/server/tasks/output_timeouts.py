@@ -28,7 +28,7 @@ class OutputTimeouts:
     def begin(self, attempt: Attempt) -> None:
         """An attempt begins: give it the limits that hold now."""
         if not self._settings.output_limits:
-            return  # those that come while it runs are found by upkeep
+            return  # those that come while it runs are found by maintenance
         attempt.limits = self._congestion.held(attempt.grant.model)
         self.check(attempt)
 

@@ -1,4 +1,4 @@
-"""RemoteStops tasks here that another replica, or a script, has ended."""
+"""Stops tasks here that another replica, or a script, has ended."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.effects import AttemptEffects
 
 LOST_REPLY_S = 2.0
-"""A reply of Redis seldom takes as long; and as they come in order, one to a later question proves that it never will."""
+"""A reply of Redis seldom takes this long. Replies arrive in order, so a reply to a later call proves that it is lost."""
 
 
 class RemoteStops:
@@ -36,7 +36,7 @@ class RemoteStops:
         """The grant is not known here. Only this replica can free its slot, if the grant was lost."""
         await asyncio.sleep(LOST_REPLY_S)
         attempt = self._held(task_id, epoch)
-        if attempt is not None:  # the grant came after the news of its end
+        if attempt is not None:  # the grant came after the report of its end
             attempt.stop(why)
             return
         record = await self._background.until_answered(lambda: self._scheduler.position(task_id))

@@ -25,7 +25,7 @@ RETRY_S = 0.2
 MISSED_ACKS = 3
 
 
-class Upkeep:
+class Maintenance:
     """See the module. `start` begins it, `close` ends it; a round that fails is tried again."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Upkeep:
     def start(self) -> None:
         """Begin."""
         self._task = run_periodically(
-            "dispatch-upkeep", RETRY_S, self._keep_up, expected=(StoreError,), wake=self._offers.hurry
+            "dispatch-maintenance", RETRY_S, self._round, expected=(StoreError,), wake=self._offers.hurry
         )
 
     async def close(self) -> None:
@@ -68,14 +68,14 @@ class Upkeep:
 
     # ---- rounds ----------
 
-    async def _keep_up(self) -> float:
+    async def _round(self) -> float:
         """Offer, renew, sweep: in this order, so that live tasks are not swept after an outage. Return the time to wait (s)."""
         try:
             self.check_limits()
             self._payloads.expire()
             self._health.review_soon()
         finally:  # leases must be renewed whatever fails here
-            await self._offers.tell_if_due()
+            await self._offers.report_if_due()
             await self._renew()
             next_ms, looked = await self._scheduler.sweep()
         wait_s = 0.0 if looked >= 100 else min(next_ms / 1000 + 0.002, self._tick_s)

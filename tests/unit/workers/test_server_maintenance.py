@@ -1,4 +1,4 @@
-"""What upkeep sends is bounded: renewals of readers and leases come in batches."""
+"""What maintenance sends is bounded: renewals of readers and leases come in batches."""
 
 import asyncio
 from types import SimpleNamespace
@@ -8,9 +8,9 @@ import pytest
 
 from fairlane.queues.inspect.presence import MAX_PER_MESSAGE
 from fairlane.queues.scheduler import Limits
+from fairlane.workers.server.maintenance import Maintenance
 from fairlane.workers.server.pool import Pool
 from fairlane.workers.server.tasks.steps import Phase
-from fairlane.workers.server.upkeep import Upkeep
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ class Scheduler:
         return [1] * len(held)
 
 
-def upkeep(attempts: int = 0, readers: int = 0) -> tuple[Upkeep, Any]:
+def maintenance(attempts: int = 0, readers: int = 0) -> tuple[Maintenance, Any]:
     now = asyncio.get_running_loop().time
     made = SimpleNamespace(
         scheduler=Scheduler(),
@@ -44,15 +44,15 @@ def upkeep(attempts: int = 0, readers: int = 0) -> tuple[Upkeep, Any]:
     )
     hub = SimpleNamespace(keeping_alive=lambda _: [f"t{n}" for n in range(readers)])
     slots: Any = SimpleNamespace(pool=made.pool)
-    return Upkeep(made.scheduler, hub, slots, made.attempts, None, None, None, None, None), made  # type: ignore[arg-type]
+    return Maintenance(made.scheduler, hub, slots, made.attempts, None, None, None, None, None), made  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("attempts", "readers"), [(0, 0), (1, 0), (0, 1), (1200, 30), (30, 10_000), (500, 500)]
 )
 async def test_renewals_come_in_batches(attempts: int, readers: int) -> None:
-    keeper, made = upkeep(attempts, readers)
-    await keeper._renew()
+    replica, made = maintenance(attempts, readers)
+    await replica._renew()
     renewals = made.scheduler.renewals
     assert all(held <= MAX_PER_MESSAGE and len(read) <= MAX_PER_MESSAGE for held, read in renewals)
     assert sum(held for held, _ in renewals) == attempts
