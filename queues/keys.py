@@ -78,7 +78,7 @@ KEYS = (
     Key("request", "request:{id}", "string",
         "the request of a task that the archive shall have", "archived; PX, set when it ends"),
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
-    Key("overrides", "overrides", "hash", "override -> its fields, packed (see OVERRIDE)", "override_update, sweep"),
+    Key("overrides", "overrides", "hash", "override -> its fields, packed (see OVERRIDE)", "update_override, sweep"),
     Key("overridden", "overridden", "hash", "setting of a queue or model -> value that overrides set", "with its override"),
     Key("override_ends", "override_ends", "zset", "override -> when it ends (ms)", "with its override"),
     Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
@@ -380,9 +380,9 @@ MESSAGES = {
 _PART = re.compile(r"\{(#?\w+)\}")
 
 
-def pool_prefix(pool: int = 0, namespace: str = "fairlane") -> str:
+def pool_prefix(pool: int = 0) -> str:
     """The prefix of every key of a pool, with its hash tag."""
-    return f"{namespace}:{{{pool}}}:"
+    return f"fairlane:{{{pool}}}:"
 
 
 class Keys:

@@ -109,7 +109,7 @@ class OverrideStore:
             "until": override.until_ms,
             "created_by": actor.name,
             "address": actor.address,
-            "mark": _mark(),
+            "mark": audit_mark(),
             "shown": msgspec.json.encode(shown).decode(),
             "check": check,
         }
@@ -147,13 +147,13 @@ def new_override_id() -> str:
     return f"o{secrets.token_hex(5)}"
 
 
-def _mark() -> str:
+def audit_mark() -> str:
     """Return what distinguishes an audit log entry from others of the same instant."""
     return secrets.token_hex(4)
 
 
 def _by(actor: Actor) -> dict[str, str]:
-    return {"who": actor.name, "address": actor.address, "mark": _mark()}
+    return {"who": actor.name, "address": actor.address, "mark": audit_mark()}
 
 
 def _kind(target: str) -> Kind:

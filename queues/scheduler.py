@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import secrets
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from fairlane.queues.metrics import (
     TaskEnd,
     error_message_of,
 )
-from fairlane.queues.overrides import Actor, new_override_id
+from fairlane.queues.overrides import Actor, audit_mark, new_override_id
 from fairlane.queues.rules import (
     Change,
     ConfiguredSettings,
@@ -742,7 +741,7 @@ class Scheduler:
     ) -> None:
         """Write into the audit record what an operator did that is no change of a setting."""
         written = [msgspec.json.encode(before), msgspec.json.encode(after)]
-        await self._link.run("record_action", *actor, _mark(), action, target, *written)
+        await self._link.run("record_action", *actor, audit_mark(), action, target, *written)
 
     async def newest_audit_id(self) -> str | None:
         """The id of the newest entry of the audit record; None if there is none since the store began."""
@@ -782,14 +781,13 @@ class Scheduler:
     async def log_tops(self, task_ids: Sequence[str]) -> list[Top | None]:
         """Where several tasks stand, in one round trip; None for those unknown."""
         replies = [
-            self._link.command("HMGET", self._keys("task", id=i), "state", "epoch", "top_seq", "attempt")
+            self._link.command("HMGET", self._keys("task", id=i), "state", "epoch", "top_seq")
             for i in task_ids
         ]
         found: list[Top | None] = []
         for reply in replies:
-            state, epoch, seq, attempt = await reply
-            top = Top(state.decode(), int(epoch or attempt or 0), int(seq or 0)) if state else None
-            found.append(top)  # without an epoch: see Record.epoch
+            state, epoch, seq = await reply
+            found.append(Top(state.decode(), int(epoch or 0), int(seq or 0)) if state else None)
         return found
 
     async def payload(self, task_id: str) -> bytes | None:
@@ -866,7 +864,7 @@ class Scheduler:
         return ConfigStatus(outcome.decode(), read_configuration(effective), born.decode())
 
     async def effective_configuration(self) -> tuple[Configuration | None, str]:
-        """The configuration in effect, and `ConfigurationStatus.born`; None and '' in a store that was never configured."""
+        """The configuration in effect, and `ConfigStatus.born`; None and '' in a store that was never configured."""
         packed, born = await self._link.command("HMGET", self._keys("pool"), "version", "born")
         return None if packed is None else read_configuration(packed), (born or b"").decode()
 
@@ -875,7 +873,7 @@ class Scheduler:
         command, keys = self._link.command, self._keys
         version = command("HGET", keys("pool"), "version")
         configured = command("HGETALL", keys("configured"))
-        packed, texts = await version, _texts(await configured)
+        packed, texts = await version, _fields(await configured)
         return read_configured(None if packed is None else read_configuration(packed), texts)
 
     async def override(
@@ -894,7 +892,7 @@ class Scheduler:
             "settings": {setting: encode(kind, setting, value) for setting, value in values.items()},
             "who": actor.name,
             "address": actor.address,
-            "mark": _mark(),
+            "mark": audit_mark(),
         }
         reply = await self._link.run("set_settings", msgspec.msgpack.encode(asked))
         if reply[0] == b"unknown":
@@ -916,7 +914,9 @@ class Scheduler:
         """Have the breaker of an upstream open or closed, or let it go by itself. What it was before, and the id of the entry in
         the audit record, which is written in the same step. Raises LookupError: no worker names such an upstream.
         """
-        reply = await self._link.run("force_breaker", model, upstream, state, *actor, _mark(), self.replica)
+        reply = await self._link.run(
+            "force_breaker", model, upstream, state, *actor, audit_mark(), self.replica
+        )
         if reply[0] == b"unknown":
             raise LookupError(upstream)
         if reply[0] == b"too_many":
@@ -941,15 +941,6 @@ class Scheduler:
 
 def _ignore(version: bytes) -> None:
     pass
-
-
-def _texts(flat: list[bytes]) -> dict[str, str]:
-    return {field.decode(): value.decode() for field, value in zip(flat[::2], flat[1::2], strict=True)}
-
-
-def _mark() -> str:
-    """A mark that distinguishes an audit log entry from others of the same instant."""
-    return secrets.token_hex(4)
 
 
 def configuration(

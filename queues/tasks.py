@@ -106,7 +106,7 @@ class TaskSpec(msgspec.Struct):
     """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
     under which they are counted."""
     idempotency: str = ""
-    """What names it besides its id, packed (`naming.pack`); '' = nothing."""
+    """What names it besides its id, packed (`idempotency.pack`); '' = nothing."""
     idempotency_key: str = ""
     """The same as its caller said it, for answers."""
     again: bool = False
@@ -488,7 +488,7 @@ class Record(NamedTuple):
         fields = self.fields
         return Grant(
             task_id=task_id,
-            attempt=self.number("at"),
+            attempt=self.number("attempt"),
             epoch=self.number("epoch"),
             token=fields.get("grant_token", ""),
             model=fields["model"],

@@ -86,10 +86,9 @@ def chunk_data(task_id: str, ts: int, index: int, kind: str, delta_json: bytes, 
     )
 
 
-def fragment_start(model: str, queue: str, metadata: bytes | None = None) -> bytes:
+def fragment_start(model: str, queue: str) -> bytes:
     """The fields of `start` but `attempt`: the granting script knows it, and puts `"attempt":N,` first."""
-    fragment = b'"model":%b,"queue":%b' % (json_string(model), json_string(queue))
-    return fragment + _member(b"metadata", metadata)
+    return b'"model":%b,"queue":%b' % (json_string(model), json_string(queue))
 
 
 def fragment_stage(name: str, index: int, of: int, status: str, usage: bytes | None = None) -> bytes:

@@ -468,7 +468,7 @@ def _charged(lanes: Iterable[Lane]) -> Charged:
 def model_of(
     name: str, reply: list[Any], changed: Mapping[str, str], now_ms: int
 ) -> tuple[Model, list[Lane]]:
-    """A model and its lanes from the reply of the script `survey`. `changed` as in keys.KEYS, overrides."""
+    """A model and its lanes from the reply of `inspect_model`. `changed`: the hash `overridden`."""
     if not reply:
         return Model(name, _settled("model", name, {}, changed)), []
     fields = _texts(reply[0])

@@ -17,7 +17,7 @@ class ModelLoad(NamedTuple):
 
 
 def read_model_load(reply: Any) -> ModelLoad:
-    """What `congestion` answered."""
+    """Read the reply of `measure_load`."""
     stopped, wait_ms, periods = reply
     answers: Counter[str] = Counter()
     for flat in periods:

@@ -126,8 +126,7 @@ script('advance_chain', 'allow-oom', function(ARGV)
   if want > 0 then
     grants, later = take_once(models, want, replica, worker, upstream, nonce, grant_ms, freed)
   else
-    local at = wake(freed)
-    if at then later = later_of(freed, at) end
+    wake_or_note(freed, later)
   end
   if outcome == 'moved' and chain.model ~= freed then wake(chain.model) end
   wake_elsewhere(before)

@@ -39,26 +39,23 @@ script('finish_task', 'allow-oom', function(ARGV)
     t.top_seq = top
     if t.first_output_at and not answered then t.unsaved = { 'first_output_at', t.first_output_at } end
     local books = keep == 0 and settle(t, input, output, state == 'completed') or nil
-    local works = state == 'completed'
-    if not works then works = upstreams.verdict_of(id, code) end
+    local works = state == 'completed' or upstreams.verdict_of(id, code)
     if works ~= nil then upstreams.note(t, works, code, works and books or nil) end
     local stop_until = keep > 0 and NOW + keep or nil
     local own = seq == top + 1 and epoch or nil -- its writer's next number: no reader saw another event there
     local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own, used)
     if keep > 0 then return { 'ok', event_id, {}, 0, {}, chains.related_ends() } end
     if want == 0 then
-      local at = wake(t.model)
+      local later = wake_or_note(t.model, {})
       wake_elsewhere(t)
-      return { 'ok', event_id, {}, 0, at and later_of(t.model, at) or {}, chains.related_ends() }
+      return { 'ok', event_id, {}, 0, later, chains.related_ends() }
     end
     local grants, ids, later = take(models, want, replica, worker, upstream, nonce, grant_ms, t.model)
     wake_elsewhere(t)
     if #ids > 0 then call('HSET', keys.task(id), 'granted_tasks', table.concat(ids, ',')) end
     return { 'ok', event_id, grants, 0, later, chains.related_ends() }
   end
-  if current then
-    if t.end_nonce == nonce then return { 'ok', t.end_id, repeat_grants(t.granted_tasks, nonce), 0, {}, {} } end
-  end
+  if current and t.end_nonce == nonce then return { 'ok', t.end_id, repeat_grants(t.granted_tasks, nonce), 0, {}, {} } end
 
   local freed
   if current and keep == 0 and release(id, t, used) then

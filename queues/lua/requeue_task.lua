@@ -13,7 +13,7 @@
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
 -- ARGV[15…] names and values of what comes with a cause: of a repair its `payload`, and what was used: `input` and `output`, tokens,
 --          and `more` (records.lua); `unsent`, 1: no worker has begun it, and no request was sent
--- returns  {'queued', when it may start a task (note_later) or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (endings.lua), accounts of tasks that ended with it} |
+-- returns  {'queued', when it may start a task (wake_or_note) or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (endings.lua), accounts of tasks that ended with it} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 script('requeue_task', 'allow-oom', function(ARGV)
   local id, token = ARGV[1], ARGV[3]
@@ -48,15 +48,13 @@ script('requeue_task', 'allow-oom', function(ARGV)
   end
   if with.unsent then windows.forget(t.model, id, t.epoch) end
   local freed = t.model
-  local works = repair and true
-  if not repair then works = upstreams.verdict_of(id, ARGV[4]) end
+  local works = repair ~= nil or upstreams.verdict_of(id, ARGV[4])
   if works ~= nil then upstreams.note(t, works, ARGV[4]) end
   local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0, alone_until,
     repair)
-  local at = wake(t.model)
+  local later = wake_or_note(t.model, {})
   if t.model ~= freed then wake(freed) end
   wake_elsewhere(t)
-  local later = at and later_of(t.model, at) or {}
   if outcome == 'queued' then return { outcome, later, t.requested_model or t.model } end
   return { outcome, event_id, kind, data, account_of_end(t, id), chains.related_ends() }
 end)

@@ -4,8 +4,8 @@
 -- ARGV[2]  task after which to continue; '' = from the newest
 -- ARGV[3]  tasks to look at, at most
 -- ARGV[4]  tasks to find, at most
--- ARGV[5…] field of the record, value, …: what a task must have; m = the model that was asked for, or as which it is scheduled;
---          rt = the name that its caller gave, a route or a model, whichever model runs it;
+-- ARGV[5…] field of the record, value, …: what a task must have; model = the one that was asked for, or as which it is scheduled;
+--          route = the name that its caller gave, a route or a model, whichever model runs it;
 --          text = a part of its id or its user, or how its request's id begins, in small letters;
 --          from, to = submitted then or later, and before then, ms
 -- returns  {task after which to continue | '' no more, {id, {field, value, …}}, …}

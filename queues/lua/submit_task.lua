@@ -220,8 +220,7 @@ script('submit_task', nil, function(ARGV)
       if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m, asked, left } end
     end
   elseif ruled or lane.held > NOW or lane.has_breaker then
-    local at = wake(m)
-    if at then later = later_of(m, at) end
+    wake_or_note(m, later)
   elseif lane.limit == 0 or call('ZCARD', keys.slots(m)) < lane.limit then
     wake_one(m)
   end

@@ -7,7 +7,7 @@
 -- ARGV[5]  worker they are for
 -- ARGV[6]  its upstream
 -- ARGV[7…] models; '*' alone: every model
--- returns  {grants, later}: grants (see grants.lua, describe); which models may start a task in how many ms (note_later). What stays unfilled is recorded as idle for the models.
+-- returns  {grants, later}: grants (see grants.lua, describe); which models may start a task in how many ms (wake_or_note). What stays unfilled is recorded as idle for the models.
 --          Repeating it returns the same grants while they hold, for five times as long as a grant holds unrenewed.
 script('take_tasks', 'allow-oom', function(ARGV)
   local replica, nonce, grant_ms, want = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -15,10 +15,7 @@ script('take_tasks', 'allow-oom', function(ARGV)
   for i = 7, #ARGV do models[#models + 1] = ARGV[i] end
   if want == 0 then
     local later = {}
-    for _, model in ipairs(models) do
-      local at = wake(model)
-      if at then note_later(later, model, at) end
-    end
+    for _, model in ipairs(models) do wake_or_note(model, later) end
     return { {}, later }
   end
   return { take_once(models, want, replica, ARGV[5], ARGV[6], nonce, grant_ms) }

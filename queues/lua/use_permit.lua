@@ -3,7 +3,7 @@
 -- ARGV[1]  task id
 -- ARGV[2]  epoch of the grant that the permit is of
 -- ARGV[3]  nonce of this call
--- returns  {'in', when the next one may start (note_later) or {}} now, or before by the same call | {'used'} before | {'over'} it was not used in time, its
+-- returns  {'in', when the next one may start (wake_or_note) or {}} now, or before by the same call | {'used'} before | {'over'} it was not used in time, its
 --          task was cancelled, or a later attempt has another permit | {'unknown'} task
 script('use_permit', 'allow-oom', function(ARGV)
   local id, epoch, nonce = ARGV[1], ARGV[2], ARGV[3]
@@ -23,6 +23,5 @@ script('use_permit', 'allow-oom', function(ARGV)
   permits.keep(id, m, permit.till)
   if not call('HGET', keys.model(m), 'windows') then return { 'in', {} } end
   windows.note(m, id, epoch, false, permits.TRANSIT) -- its window lasts from when its request has arrived at the endpoint
-  local at = wake(m)
-  return { 'in', at and later_of(m, at) or {} }
+  return { 'in', wake_or_note(m, {}) }
 end)

@@ -18,7 +18,7 @@ class NativeStreamView:
         self.ended = False
         """The terminal event has been drawn."""
         self.pending: Event | None = None
-        self._metadata = None if info.metadata is None else one_line(info.metadata)
+        self._metadata = b"" if info.metadata is None else b',"metadata":%b' % one_line(info.metadata)
 
     def feed(self, event: Event) -> bytes:
         """The event's frame; empty for one that is pending, and after the terminal event."""
@@ -46,15 +46,9 @@ class NativeStreamView:
         found = members(data) or {}
         if found.pop("result", None) is not None:
             data = join_object(found.items())
-        metadata = b"" if "metadata" in found else self._metadata_member()
         head, tail = frame_parts(event)
-        return [b'%b%b,"result":' % (head, data[:-1]), result, b"%b}%b" % (metadata, tail)]
+        return [b'%b%b,"result":' % (head, data[:-1]), result, b"%b}%b" % (self._metadata, tail)]
 
     def _with_metadata(self, data: bytes) -> bytes:
         """The event's data (never an empty object) with one more member at its end."""
-        if self._metadata is None or "metadata" in (members(data) or {}):
-            return data
-        return b"%b%b}" % (data[:-1], self._metadata_member())
-
-    def _metadata_member(self) -> bytes:
-        return b"" if self._metadata is None else b',"metadata":%b' % self._metadata
+        return b"%b%b}" % (data[:-1], self._metadata) if self._metadata else data

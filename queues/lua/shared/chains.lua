@@ -1,5 +1,5 @@
 -- Chains: several stages under one task id (chains.py). The record of the chain's task names the stage that it is in (`stage`: its number,
--- the part or -, its name). In a stage of several parts that task stands in no line, and `pn` says how many they are; each part is a
+-- the part or -, its name). In a stage of several parts that task stands in no line, and `parts` says how many they are; each part is a
 -- task of its own, whose record names the chain (`chain`). What belongs to the chain as a whole lies in a hash of its own (keys.py, CHAIN),
 -- whose `stored_bytes` count as stored until the chain ends.
 local chains = {}

@@ -1,4 +1,4 @@
-local describe, expected_output, output_due, token_cost, begin, count_of_user, stand, note_later, later_of, idle_for, take, repeat_grants, take_once
+local describe, expected_output, output_due, token_cost, begin, count_of_user, wake_or_note, idle_for, take, repeat_grants, take_once
 do
 -- The reply that describes a grant: its fields, as tasks.py (Grant) names them, in MessagePack: a reply of twenty strings takes
 -- Redis longer. `start_seq`, `start`: number and data of its start event. `t.windows`, no field of the record: 1 = its model's windows
@@ -164,7 +164,7 @@ local function take_turn(model, lane, skipped)
 end
 
 -- Write down a model's place in the line of models.
-function stand(model, place)
+local function stand(model, place)
   place = whole(place)
   call('HSET', keys.model(model), 'turn', place)
   call('ZADD', keys.backlog(), 'XX', place, model)
@@ -271,17 +271,17 @@ end
 
 -- Note in `later` that a model may start its next task at an instant (ms), where time alone is in the way: {model, in how many ms,
 -- 1: through the upstream of the worker that asked, it may through others; …}.
-function note_later(later, model, at, of_upstream)
+local function note_later(later, model, at, of_upstream)
   if at >= FOREVER then at = NOW + 60000 end
   later[#later + 1] = model
   later[#later + 1] = math.max(at - NOW, 1)
   later[#later + 1] = of_upstream and 1 or 0
 end
 
--- The same of one model alone.
-function later_of(model, at)
-  local later = {}
-  note_later(later, model, at)
+-- Wake a replica for a model that can start something, or note in `later` when it can. Returns `later`.
+function wake_or_note(model, later)
+  local at = wake(model)
+  if at then note_later(later, model, at) end
   return later
 end
 
@@ -335,14 +335,12 @@ function take(models, want, replica, worker, upstream, nonce, grant_ms, freed)
     for i = 1, math.min(#waiting, 16) do
       local model = waiting[i][1]
       if model == freed then freed = nil end
-      local at = wake(model)
-      if at then note_later(later, model, at) end
+      wake_or_note(model, later)
     end
   end
   for _, model in ipairs(left) do
     if model == freed then freed = nil end
-    local at = wake(model)
-    if at then note_later(later, model, at) end
+    wake_or_note(model, later)
   end
   if freed then wake(freed) end
   return grants, ids, later

@@ -55,7 +55,7 @@ function retain_name(id, t)
   return left
 end
 
--- Whether a failure lets the key go: there was no output, and the same request may do better (naming.py), or its worker says so.
+-- Whether a failure lets the key go: there was no output, and the same request may do better (idempotency.py), or its worker says so.
 function releases_name(t, code, data)
   if t.first_output_at then return false end
   if RELEASES_KEY[code] then return true end

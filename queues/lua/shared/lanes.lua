@@ -6,17 +6,17 @@
 --
 -- An idle flow keeps its tag in `debts` while it is ahead of the virtual time or has tasks running. A lift forgives what the
 -- flow (or lane) owes less than others: what is settled later, of an attempt that began before the lift, counts only beyond
--- it. So each lift is added up (`lifts`, field L:queue), and an attempt remembers the sum at its beginning.
+-- it. So each lift is added up (field lane_lifts:queue), and an attempt remembers the sum at its beginning.
 --
 -- A flow whose user runs as many tasks as it may is parked: out of the line, its tag kept in `parked`. It returns, lifted like
 -- one that was idle, when a task of the user ends. A lane that was passed over, because its queue may not run more now, is
--- lifted when it is served again (field h:queue): no lane saves up turns while it may not start. A lane that is served out of
+-- lifted when it is served again (field lane_skipped:queue): no lane saves up turns while it may not start. A lane that is served out of
 -- turn, because it has slots reserved, is lowered to where its turn would be: no lane pays later for what was reserved.
 --
 -- Tags count in 4,096ths of cost / weight, whole numbers, which are exact and quick to write.
 local tag_step, flow_weight, lane_weight, model_step, read_drain, drain_until_now, drain_after_grant,
   note_lift, flow_comes, lift_lane, enqueue, park, forget_at_limit, dequeue, cool_down_name, name_cooldown_until, set_aside,
-  open_account, read_account, read_books, lifts_of, beyond, lifts_seen, charge, close_account, forget_idle_flows, forget_excess
+  open_account, read_account, read_books, lifts_of, lifts_seen, charge, close_account, forget_idle_flows, forget_excess
 do
 function tag_step(cost, weight) return math.floor(cost * 4096 / weight + 0.5) end
 
@@ -36,8 +36,8 @@ end
 function model_step(mean_ms, users) return math.max(num(mean_ms), 1) * 4096 / math.max(num(users), 1) end
 
 -- How fast a lane's tasks leave while some wait: departures and the ms that they took, both fading with a half-life of about
--- twenty seconds, and the instant of the last one: three numbers, packed. `after_grant` counts one, `resumes` begins to count
--- time again.
+-- twenty seconds, and the instant of the last one: three numbers, packed. `drain_after_grant` counts one,
+-- `drain_resumes` begins to count time again.
 local FADE_MS = 30000
 
 function read_drain(stored)
@@ -248,7 +248,7 @@ end
 function lifts_of(q, m, u) return call('ZSCORE', keys.lifts(q, m), u) or nil end
 
 -- What counts of a later charge (or refund), after lifts of `lifted` since the first one; less than 0: it was lowered.
-function beyond(step, lifted)
+local function beyond(step, lifted)
   if lifted > 0 then return math.max(step - lifted, 0) end
   return step < 0 and math.min(step - lifted, 0) or step
 end

@@ -8,7 +8,7 @@ function record_act(id, who, address, action, target, before, after)
   return id
 end
 
--- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
+-- What a usage record is made of, from the task's record; `usage`: see keys.py. Behind them stand the task, and what it used; and of a
 -- task with a price that, what it cost, and what was paid of it (credits.lua); of one with a route or a template those;
 -- of a chain's stage or part which that is (`stage`), and when the chain came into it, and the task is the chain. A task whose answer
 -- was repaired used what both took. Last, of one

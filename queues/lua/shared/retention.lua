@@ -4,7 +4,7 @@
 -- when they expire and by when they ended, and adds up their bytes: those that expired leave the count; beyond the budget those
 -- that ended first are dropped early.
 
--- What is kept of an ended task goes in `keep` ms, if it would not go before; `t`: its `ed` and `by`.
+-- What is kept of an ended task goes in `keep` ms, if it would not go before; `t`: its `ended_at` and `stored_bytes`.
 local function shorten(id, t, keep)
   keep = math.max(keep, 1000)
   call('PEXPIRE', keys.task(id), whole(keep), 'LT')

@@ -1,6 +1,6 @@
 -- What is set for queues and models: `configured` by the operator's file, `overridden` by overrides, which win.
 -- Both are hashes of `q:{queue}:{setting}` and `m:{model}:{setting}`; what holds stands in the hash of the queue or model.
-local split, hash_of, set, any, continue_settings, rules_changed
+local split, hash_of, set, continue_settings, rules_changed
 do
 function split(field) return string.match(field, '^([qm]):(.*):([%w_]+)$') end
 
@@ -69,7 +69,7 @@ local function count_running(model)
   end
 end
 
-function any(values)
+local function any(values)
   for _, value in ipairs(values) do
     if value and value ~= '' and value ~= '0' then return true end
   end

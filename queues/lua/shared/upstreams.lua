@@ -13,7 +13,7 @@ local FAILURES, WINDOW, OPEN = 5, 60000, 5000 -- where the model sets none: how 
 local MAX_OPEN = 60000 -- it is never open for longer, unless OPEN is set to more
 local PROBES = 2 -- at a time; and as many have to succeed
 local KEPT = 100 -- outcomes
-local MOST = 1000 -- upstreams with a stored state
+local MAX_STORED = 1000 -- upstreams with a stored state
 local MAX_OF_MODEL = 100 -- the same for one model: its workers choose their names
 local MAX_LOOKED_AT = 256 -- of one model, over all replicas
 local MAX_HELD, UNTRIED = 3600000, 3600000
@@ -25,7 +25,7 @@ local function span_of(m) return '[' .. m .. '\n', '(' .. m .. '\v' end
 local function mark(m, up, bars)
   local member = m .. '\n' .. up
   if not call('ZSCORE', keys.upstreams(), member) then
-    if call('ZCARD', keys.upstreams()) >= MOST or call('ZLEXCOUNT', keys.upstreams(), span_of(m)) >= MAX_OF_MODEL then return false end
+    if call('ZCARD', keys.upstreams()) >= MAX_STORED or call('ZLEXCOUNT', keys.upstreams(), span_of(m)) >= MAX_OF_MODEL then return false end
     call('ZADD', keys.upstreams(), '0', member)
   end
   if bars then call('HSET', keys.model(m), 'upstream_state', '2') else call('HSETNX', keys.model(m), 'upstream_state', '1') end
@@ -218,7 +218,7 @@ end
 
 -- Remove what is outdated, of a hundred upstreams: also a breaker that was not probed for an hour.
 function upstreams.tidy()
-  local anew = {}
+  local changed = {}
   for _, member in ipairs(call('ZRANDMEMBER', keys.upstreams(), '100') or {}) do
     local m, up = string.match(member, '^([^\n]*)\n(.*)$')
     local hash = keys.upstream(m, up)
@@ -231,8 +231,8 @@ function upstreams.tidy()
     local last = string.match(call('LINDEX', list, '0') or '', '^%d+')
     if last and tonumber(last) <= NOW - WINDOW then call('DEL', list) end
     if call('EXISTS', hash, list) == 0 then call('ZREM', keys.upstreams(), member) end
-    if call('EXISTS', hash) == 0 then anew[m] = true end
+    if call('EXISTS', hash) == 0 then changed[m] = true end
   end
-  for m in pairs(anew) do update_state(m) end
+  for m in pairs(changed) do update_state(m) end
 end
 end

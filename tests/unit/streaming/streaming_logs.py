@@ -13,9 +13,9 @@ INFO = TaskInfo(TASK, "small-model", 1_763_690_000, "openaiLike")
 TS = 1_763_690_000_123
 
 
-def start_data(attempt: int, model: str, queue: str, metadata: bytes | None = None) -> bytes:
+def start_data(attempt: int, model: str, queue: str) -> bytes:
     """The data of a `start`, as the granting script puts it together."""
-    return ev.compose(TASK, TS, b'"attempt":%d,%b' % (attempt, ev.fragment_start(model, queue, metadata)))
+    return ev.compose(TASK, TS, b'"attempt":%d,%b' % (attempt, ev.fragment_start(model, queue)))
 
 
 class Log:

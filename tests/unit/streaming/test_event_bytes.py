@@ -86,8 +86,7 @@ def test_every_builder_keeps_to_the_schema_and_to_one_line(
         return Event(1, 7, kind, ev.compose(TASK, TS, fragment))
 
     made = [
-        Event(1, 7, "start", start_data(number + 1, text, text, raw)),
-        logged("start", b'"attempt":2,' + ev.fragment_start(text, text)),
+        Event(1, 7, "start", start_data(number + 1, text, text)),
         logged("stage", ev.fragment_stage(text, number, number, text)),
         logged("usage", ev.fragment_usage(usage or b"{}")),
         logged("debug", ev.fragment_debug(text, raw)),
