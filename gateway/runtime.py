@@ -65,7 +65,7 @@ from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.responses.writer import ResponseWriter
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.shutdown import Shutdown
-from fairlane.gateway.store.configuration import ConfigurationWatch
+from fairlane.gateway.store.configuration import ConfigurationMonitor
 from fairlane.gateway.store.connection import NewConnection
 from fairlane.gateway.store.inbox import Inbox
 from fairlane.gateway.tasks.cancel import Cancel
@@ -160,7 +160,7 @@ class Gateway:
         )
         self.store = StoreMonitor(self.link, address, keys, replica)
         self.scheduler = Scheduler(self.link, keys, replica, ENDS, limits_of(settings), self.metrics)
-        self.configuration = ConfigurationWatch(
+        self.configuration = ConfigurationMonitor(
             self.scheduler, current, address, self.metrics, self._store_emptied
         )
         override_store = OverrideStore(self.link)

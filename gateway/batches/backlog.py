@@ -12,7 +12,7 @@ MAX_LINES, MAX_BYTES = 5000, 4 << 20
 """A fuller backlog keeps further lines from being read."""
 MAX_MODELS_SHOWN = 10
 EVERYTHING: Final = ""
-"""Stands for the model of what blocks all lines."""
+"""The model of what blocks all lines."""
 
 
 class Backlog:

@@ -70,6 +70,11 @@ class Submitted(NamedTuple):
     """Bytes of the request that `view` holds."""
 
 
+def code_of(error: ApiError | DatabaseUnavailable) -> str:
+    """Return the code by which a batch shows what blocks it."""
+    return error.code if isinstance(error, ApiError) else "DATABASE_UNAVAILABLE"
+
+
 class BatchContext:
     """One batch, as its parts share it."""
 
@@ -118,17 +123,14 @@ class BatchContext:
                 return line
             except LineTooLong:
                 return None
-            except ApiError as error:
-                if error.status < 500:
+            except (ApiError, DatabaseUnavailable) as error:
+                if isinstance(error, ApiError) and error.status < 500:
                     return None
-                code = error.code
-            except DatabaseUnavailable:
-                code = "DATABASE_UNAVAILABLE"
-            await self.report_blocked(code)
+                await self.report_blocked(error)
 
-    async def report_blocked(self, code: str) -> None:
+    async def report_blocked(self, error: ApiError | DatabaseUnavailable) -> None:
         """Show that nothing continues, and wait before the next try. Raises Overtaken."""
-        self.backlog.block(EVERYTHING, RETRY_S, code, time.monotonic())
+        self.backlog.block(EVERYTHING, RETRY_S, code_of(error), time.monotonic())
         await self.report()
         await asyncio.sleep(RETRY_S)
 

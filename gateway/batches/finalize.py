@@ -11,7 +11,6 @@ from fairlane.gateway.batches.context import BatchContext
 from fairlane.gateway.batches.lines import InvalidLine, Pace
 from fairlane.gateway.batches.models import Status, output_file
 from fairlane.gateway.batches.results import NotRun, not_run
-from fairlane.gateway.batches.store import NOTHING_SUBMITTED
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.clock import now_ms
@@ -45,7 +44,6 @@ async def finalize(context: BatchContext) -> None:
 
 async def end(context: BatchContext, status: Status, **values: Any) -> None:
     """End the batch: nothing is left to do."""
-    values |= NOTHING_SUBMITTED
     context.batch = await context.retry(
         lambda: context.tools.store.end(context.batch, status, now_ms(), **values)
     )
@@ -104,9 +102,7 @@ async def _write(context: BatchContext, kind: str, chunks: Callable[[], AsyncIte
             )
         except (ApiError, DatabaseUnavailable) as error:
             log.warning("a file of a batch is not stored yet", **context.facts, file=kind, reason=str(error))
-            await context.report_blocked(
-                error.code if isinstance(error, ApiError) else "DATABASE_UNAVAILABLE"
-            )
+            await context.report_blocked(error)
         else:
             return row.id
     return ""

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.owner import Owner
+from fairlane.gateway.settings.units import UNITS
 from fairlane.queues.ids import new_task_id
 
 
@@ -209,15 +210,12 @@ def blocked_on_json(blocked: BlockedOn) -> str:
     return msgspec.json.encode(blocked).decode() if blocked else ""
 
 
-SPANS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
 def read_window(text: str) -> int | None:
     """Return a completion window such as 24h in ms; None if it is invalid."""
     number, unit = text[:-1], text[-1:]
-    if not (number.isascii() and number.isdigit() and len(number) <= 6 and unit in SPANS):
+    if not (number.isascii() and number.isdigit() and len(number) <= 6 and unit in UNITS["ms"]):
         return None
-    return int(number) * SPANS[unit] or None
+    return int(number) * UNITS["ms"][unit] or None
 
 
 PREFIX = "batch_"

@@ -19,7 +19,7 @@ import structlog
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.batches import finalize
 from fairlane.gateway.batches.backlog import EVERYTHING, MAX_LINES
-from fairlane.gateway.batches.context import RETRY_S, BatchContext, Submitted, Tools
+from fairlane.gateway.batches.context import RETRY_S, BatchContext, Submitted, Tools, code_of
 from fairlane.gateway.batches.lines import (
     MAX_REQUESTS,
     Findings,
@@ -136,9 +136,7 @@ class Runner(BatchContext):
                 await finalize.end(self, stopped.status)
                 return False
             except (ApiError, DatabaseUnavailable) as error:
-                await self.report_blocked(
-                    error.code if isinstance(error, ApiError) else "DATABASE_UNAVAILABLE"
-                )
+                await self.report_blocked(error)
                 if self._over:
                     await finalize.end(self, Status.CANCELLED if self.cancelled else Status.EXPIRED)
                     return False
@@ -249,8 +247,7 @@ class Runner(BatchContext):
             if isinstance(error, ApiError) and error.status < 500:
                 problem = Problem("file_not_found", error.message, None, "input_file_id")
                 raise Stopped(Status.FAILED, problem) from None
-            code = error.code if isinstance(error, ApiError) else "DATABASE_UNAVAILABLE"
-            self.backlog.block(EVERYTHING, RETRY_S, code, now)
+            self.backlog.block(EVERYTHING, RETRY_S, code_of(error), now)
         return found
 
     async def _submit(self, line: Line, caller: Caller) -> None:

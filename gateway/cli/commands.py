@@ -45,7 +45,7 @@ class Command:
 
 _ONLY = "Only with this "
 OPTIONS: Mapping[str, tuple[type, str]] = {
-    "action": (str, f"{_ONLY}action, such as set, cancel, create, revoke."),
+    "action": (str, f"{_ONLY}action, such as update, cancel, create, revoke."),
     "after": (str, "Continue after this row, as the last page says."),
     "all": (bool, "Also with default values."),
     "by": (str, "Up to three of model, key, user, tier, status, code, route, day, hour. [default: model]"),

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.cli.client import stop
+from fairlane.gateway.settings.units import UNITS
 from fairlane.queues.clock import now_ms
 
-UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,6})(s|m|h|d)")
 _LISTS = frozenset(
     {
@@ -77,7 +77,7 @@ def read_duration(name: str, text: str) -> int:
     found = _DURATION.fullmatch(text) or stop(
         f"{name} must be a duration such as 30m, 24h or 7d, or 0; got {text!r}"
     )
-    return int(found[1]) * UNITS_MS[found[2]]
+    return int(found[1]) * UNITS["ms"][found[2]]
 
 
 def read_time(name: str, text: str) -> int:

@@ -116,7 +116,7 @@ def rows_of(survey: StoreSnapshot, label: Callable[[str], str]) -> Rows:
         put("fairlane_queue_service_share", name, queue.share)
         put("fairlane_queue_weight", name, float(queue.settings.values.get("weight") or 1))
         put("fairlane_queue_paused", name, float(queue.paused))
-    upstreams = _told_upstreams(survey)
+    upstreams = _named_upstreams(survey)
     for model in survey.models:
         name = (label(model.model),)
         put("fairlane_model_slots_used", name, model.running)
@@ -153,7 +153,7 @@ def rows_of(survey: StoreSnapshot, label: Callable[[str], str]) -> Rows:
     return rows
 
 
-def _told_upstreams(survey: StoreSnapshot) -> set[str]:
+def _named_upstreams(survey: StoreSnapshot) -> set[str]:
     """The upstreams that keep their names: those with breakers that are not closed first, then by name."""
     well = {one.upstream: True for model in survey.models for one in model.upstreams}
     for model in survey.models:

@@ -112,7 +112,7 @@ class BalanceAdmin:
         names, more = await self._names(wanted, text, after, limit)
         if wanted is not None and not await self._known(wanted.key_id) and not await balances.known(names):
             raise no_key(wanted.key_id)
-        rows = [self._shown(row) for row in await balances.standings(self._texts(names))]
+        rows = [self._shown(row) for row in await balances.rows(self._texts(names))]
         return {"now": now_ms(), "rows": rows, "next": more or None}
 
     async def _names(
@@ -150,13 +150,13 @@ class BalanceAdmin:
             quota=self._text(subject),
         )
         if done.new:
-            after = done.standing.balance
+            after = done.row.balance
             granted = {"id": grant_id, "credits": plain_credits(wanted.credits), "note": note}
             before = {"balance": plain_credits(after - wanted.credits)}
             now = {"balance": plain_credits(after), **granted}
             await self._audit.note(actor, "grant", subject.target, before, now, notes)
         answer = {"id": grant_id, "new": done.new, "credits": credits_of(wanted.credits), "notes": notes}
-        return {**answer, **self._shown(done.standing)}
+        return {**answer, **self._shown(done.row)}
 
     async def ledger(
         self, wanted: Subject | None, kind: str, since: int, until: int, after: str, limit: int
@@ -171,8 +171,8 @@ class BalanceAdmin:
         if caller.quota is None or not caller.sees_quota:
             return None
         subject = caller.quota.subject(caller.key_id, caller.user)
-        (standing,) = await self._balances.standings(self._texts([subject]))
-        shown = self._shown(standing)
+        (row,) = await self._balances.rows(self._texts([subject]))
+        shown = self._shown(row)
         return {name: value for name, value in shown.items() if name not in ("key", "user", "active")}
 
     async def _known(self, key_id: str) -> bool:
@@ -207,19 +207,19 @@ class BalanceAdmin:
             return ""
         return self._current.plans.budgets.text(who.quota, now_ms())
 
-    def _shown(self, standing: BalanceRow) -> dict[str, Any]:
-        subject = subject_of(standing.subject)
+    def _shown(self, row: BalanceRow) -> dict[str, Any]:
+        subject = subject_of(row.subject)
         active = self._active(subject)
         who = self._current.callers.of_key(subject.key_id) if active else None
-        budget = standing.budget
+        budget = row.budget
         return {
             **subject.shown,
             "active": active,
-            "granted": credits_of(standing.granted),
-            "spent": credits_of(standing.spent),
-            "balance": credits_of(standing.balance),
-            "reserved": credits_of(standing.held + (budget.held if budget else 0)),
-            "available": credits_of(standing.available),
+            "granted": credits_of(row.granted),
+            "spent": credits_of(row.spent),
+            "balance": credits_of(row.balance),
+            "reserved": credits_of(row.held + (budget.held if budget else 0)),
+            "available": credits_of(row.available),
             "budget": budget
             and {
                 "limit": credits_of(budget.limit),

@@ -32,7 +32,7 @@ class Drain:
     ) -> None:
         self._link = link
         self._keys = keys
-        self._surveyor = inspector
+        self._inspector = inspector
         self._audit = audit
         self._here = here
 
@@ -56,7 +56,7 @@ class Drain:
     async def _find(self, worker_id: str) -> dict[str, Any] | None:
         if not _WORKER_ID.fullmatch(worker_id):
             return None
-        rows = await self._surveyor.workers()
+        rows = await self._inspector.workers()
         return next((row for row in rows if row["workerId"] == worker_id), None)
 
     async def _send(self, worker: dict[str, Any]) -> tuple[bool, bool]:

@@ -84,7 +84,7 @@ class Granted(NamedTuple):
 
     new: bool
     """False: it was made before."""
-    standing: BalanceRow
+    row: BalanceRow
 
 
 class LedgerPage(NamedTuple):
@@ -139,10 +139,10 @@ class Balances:
 
     async def show(self, subject: str, quota: str = "") -> BalanceRow:
         """Return the balance of a subject. `quota`: of its key, in the form of `submit`, for the budget."""
-        (standing,) = await self.standings({subject: quota})
-        return standing
+        (row,) = await self.rows({subject: quota})
+        return row
 
-    async def standings(self, wanted: Mapping[str, str]) -> list[BalanceRow]:
+    async def rows(self, wanted: Mapping[str, str]) -> list[BalanceRow]:
         """Return balances of several subjects, by their quotas, in their order. One query reads those that are not in Redis."""
         budgets = {subject: _budget(quota) for subject, quota in wanted.items()}
         asked = await asyncio.gather(*map(self._scheduler.balance, wanted))
@@ -157,7 +157,7 @@ class Balances:
             async with self._database.reading(CHANGE_S) as connection:
                 funds = await read_funds(connection, missing)
         return [
-            _standing(subject, budget, known.get(subject), funds.get(subject, Funds()))
+            _row_of(subject, budget, known.get(subject), funds.get(subject, Funds()))
             for subject, budget in budgets.items()
         ]
 
@@ -224,9 +224,7 @@ class Balances:
         return LedgerPage(rows[:limit], place(rows[limit - 1]) if len(rows) > limit else "")
 
 
-def _standing(
-    subject: str, budget: tuple[str, int, str], balance: Balance | None, funds: Funds
-) -> BalanceRow:
+def _row_of(subject: str, budget: tuple[str, int, str], balance: Balance | None, funds: Funds) -> BalanceRow:
     """Return the balance by Redis (None: it has none), and by SQL where Redis has nothing."""
     per, limit, window = budget
     granted, spent, held = funds.granted, funds.spent, 0

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.records.entries import read_announced, read_charge
 from fairlane.gateway.records.erasure import ErasedUsers, UsageNames
 from fairlane.gateway.records.ledger import add_rows, rows_of
 from fairlane.gateway.records.usage import UsageTable
-from fairlane.gateway.webhooks.enqueue import End, enqueue
+from fairlane.gateway.webhooks.enqueue import enqueue
 
 
 class EndTable:
@@ -27,13 +26,7 @@ class EndTable:
         written = 0 if self._usage is None else await self._usage.write(connection, packed)
         ends = [end for end in map(read_announced, packed) if end]
         if ends:
-            await enqueue(
-                connection,
-                [
-                    End(Owner(end.key_id, end.user_name), f"task.{end.state}", end.task, end.ended)
-                    for end in ends
-                ],
-            )
+            await enqueue(connection, ends)
         charges = [charge for charge in map(read_charge, named) if charge]
         if charges:
             await add_rows(connection, [row for charge in charges for row in rows_of(charge)])

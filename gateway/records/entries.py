@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.credits.prices import unpack
+from fairlane.gateway.webhooks.enqueue import End
 from fairlane.queues.chains import part_id
 
 MAX_TOKENS = 4_194_304
@@ -163,21 +165,11 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
     )
 
 
-class AnnouncedEnd(NamedTuple):
-    """The end of a task for webhooks."""
-
-    task: str
-    ended: int
-    state: str
-    key_id: str
-    user_name: str
-
-
 _ANNOUNCED = b"\xa11"
 """The last bytes of an entry whose last text is 1."""
 
 
-def read_announced(packed: bytes) -> AnnouncedEnd | None:
+def read_announced(packed: bytes) -> End | None:
     """Return the end that webhooks are notified of; None, without parsing, for most entries. Raises ValueError for an invalid
     entry."""
     if not packed.endswith(_ANNOUNCED):
@@ -185,7 +177,7 @@ def read_announced(packed: bytes) -> AnnouncedEnd | None:
     entry = _entry(packed)
     if entry.announced != "1":
         return None
-    return AnnouncedEnd(entry.task, entry.ended, entry.state, entry.key or "", entry.user)
+    return End(Owner(entry.key or "", entry.user), f"task.{entry.state}", entry.task, entry.ended)
 
 
 class Charge(NamedTuple):

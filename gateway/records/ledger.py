@@ -12,10 +12,10 @@ from sqlalchemy import Select, and_, collate, delete, desc, func, or_, select, t
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.calls.paging import read_place
-from fairlane.gateway.database.inserting import insert_rows
+from fairlane.gateway.database.inserting import MAX_ROWS, insert_rows
 from fairlane.gateway.database.tables import balances, ledger
 from fairlane.gateway.records.entries import Charge
-from fairlane.gateway.records.usage import MAX_PURGED, MAX_ROWS
+from fairlane.gateway.records.usage import MAX_PURGED
 from fairlane.queues.credits import Funds
 
 GRANTED = "granted"
@@ -68,9 +68,8 @@ def window_of(name: str) -> tuple[str, int]:
 async def add_rows(connection: AsyncConnection, rows: Iterable[LedgerRow]) -> int:
     """Add the rows that are new, and add them to the sums. Return their number."""
     by_key = {row[:3]: row for row in rows}
-    ordered = [
-        by_key[key] for key in sorted(by_key)
-    ]  # all writers lock rows in the same order, so there is no deadlock
+    # sorted: all writers lock rows in the same order, so there is no deadlock
+    ordered = [by_key[key] for key in sorted(by_key)]
     new: list[LedgerRow] = []
     for at in range(0, len(ordered), MAX_ROWS):
         inserted = await insert_rows(connection, ledger, ordered[at : at + MAX_ROWS], _IF_NEW)

@@ -33,7 +33,7 @@ from fairlane.queues.store.link import RedisLink
 REJECTIONS_DAYS = 90
 DELIVERIES_DAYS = 14
 BATCHES_DAYS = 30
-"""How long counts of rejected requests are kept."""
+"""The retention of counts of rejected requests, of deliveries of webhooks, and of batches that have ended."""
 
 
 class Records:

@@ -10,7 +10,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.database.inserting import insert_rows
+from fairlane.gateway.database.inserting import MAX_ROWS, insert_rows
 from fairlane.gateway.database.tables import MEASURES, usage, usage_routes, usage_sums, usage_users
 from fairlane.gateway.records.entries import UsageRow, read_usage
 from fairlane.queues.metrics import Names
@@ -26,8 +26,6 @@ OTHER."""
 MAX_KEYS = 1000
 """Keys and days whose names are remembered; the least recently used ones are dropped."""
 MAX_PURGED = 1000
-MAX_ROWS = 500
-"""Rows of one statement: SQLite takes 32,766 values."""
 
 Sums = dict[tuple[Any, ...], list[int]]
 """Measures (MEASURES) by the columns of the primary key."""

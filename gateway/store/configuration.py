@@ -24,7 +24,7 @@ COMPARE_S = 5.0
 """Between two checks of the configuration in effect, and of the identity of the store."""
 
 
-class ConfigurationWatch:
+class ConfigurationMonitor:
     """Keeps the settings in the store up to date."""
 
     def __init__(

@@ -8,7 +8,7 @@ import structlog
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.store.configuration import ConfigurationWatch
+from fairlane.gateway.store.configuration import ConfigurationMonitor
 from fairlane.queues.embedded.server import verify_server
 from fairlane.queues.errors import StoreRefused
 from fairlane.queues.keys import Keys
@@ -32,7 +32,7 @@ class NewConnection:
         current: ActiveConfig,
         database: Database,
         tickets: Tickets,
-        configuration: ConfigurationWatch,
+        configuration: ConfigurationMonitor,
     ) -> None:
         self._keys = keys
         self._replica = replica

@@ -264,8 +264,8 @@ def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
     assert set(charges) <= {task for task in over if "reserved_credits" in tasks[task]}
     announced = [read_announced(packed) for kind, packed in entries if kind in (b"usage", b"charge")]
     told = {task for task in over if "webhooks" in tasks[task]}
-    assert Counter((end.task, end.state) for end in announced if end) == Counter(
-        (task, tasks[task]["state"]) for task in told
+    assert Counter((end.object_id, end.event) for end in announced if end) == Counter(
+        (task, f"task.{tasks[task]['state']}") for task in told
     )
     for row in rows:
         if row.task not in ends:

@@ -63,17 +63,17 @@ class EndpointAdmin:
     def __init__(
         self,
         store: EndpointStore,
-        watch: EndpointMonitor,
+        monitor: EndpointMonitor,
         current: ActiveConfig,
         audit: AuditRecord,
         inspector: StoreInspector,
     ) -> None:
-        """`watch`: applies a change here immediately."""
+        """`monitor`: applies a change here immediately."""
         self._store = store
-        self._watch = watch
+        self._monitor = monitor
         self._current = current
         self._audit = audit
-        self._surveyor = inspector
+        self._inspector = inspector
 
     # ---- what there is ----------
 
@@ -82,7 +82,7 @@ class EndpointAdmin:
         replica has read, and `databaseError` has the reason."""
         away = None
         try:
-            await self._watch.read()
+            await self._monitor.read()
         except DatabaseUnavailable as error:
             away = str(error)
         lines = await self._lines()
@@ -92,7 +92,7 @@ class EndpointAdmin:
     async def layer(self) -> SettingsLayer:
         """Those that were added, as settings that were changed while running."""
         found: dict[str, SourcedValue] = {}
-        for name, stored in sorted(self._watch.known.endpoints.items()):
+        for name, stored in sorted(self._monitor.known.endpoints.items()):
             if name not in self._current.configured_endpoints:
                 for field, value in shown(stored.values).items():
                     found[f"endpoints.{name}.{field}"] = SourcedValue(
@@ -101,12 +101,12 @@ class EndpointAdmin:
         return found
 
     def _names(self) -> set[str]:
-        return {*self._current.configured_endpoints, *self._watch.known.endpoints}
+        return {*self._current.configured_endpoints, *self._monitor.known.endpoints}
 
     async def _lines(self) -> dict[str, Model]:
         """Return the queues of all endpoints' models; none while Redis is unavailable."""
         with contextlib.suppress(StoreError):
-            return {model.model: model for model in (await self._surveyor.recent()).models}
+            return {model.model: model for model in (await self._inspector.recent()).models}
         return {}
 
     def _row(
@@ -114,7 +114,7 @@ class EndpointAdmin:
     ) -> dict[str, Any]:
         """One that there is; `made`: as it was made just now, which may not have been read again."""
         configured = self._current.configured_endpoints.get(name)
-        stored = latest or self._watch.known.endpoints.get(name)
+        stored = latest or self._monitor.known.endpoints.get(name)
         endpoint = self._current.endpoints.named(name)
         row: dict[str, Any] = {"name": name, "model": ENDPOINT + name}
         if configured is not None:
@@ -185,7 +185,7 @@ class EndpointAdmin:
         notes: list[str] = []
         waiting = 0
         with contextlib.suppress(StoreError):
-            lines = (await self._surveyor.survey()).models
+            lines = (await self._inspector.survey()).models
             waiting = sum(line.waiting for line in lines if line.model == ENDPOINT + name)
         if waiting:
             notes.append(
@@ -234,7 +234,7 @@ class EndpointAdmin:
     async def _hold(self) -> None:
         """Apply the written change here immediately."""
         with contextlib.suppress(DatabaseUnavailable):  # it is made, and the next look finds it
-            await self._watch.read()
+            await self._monitor.read()
 
 
 def shown(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -330,7 +330,7 @@ async def test_a_key_that_gets_a_quota_while_it_runs_pays_from_then_on(talk: Tal
         await run(talk, worker, shop)
 
 
-async def test_pages_of_standings_and_of_the_ledger_miss_none(talk: Talk) -> None:
+async def test_pages_of_balances_and_of_the_ledger_miss_none(talk: Talk) -> None:
     names = [f"site/{name}" for name in ("ann", "Ann", "a%b", "ä", "zoë", "x_y", "b")]
     for number, name in enumerate(names):
         await grant(talk, user=name, credits=number + 1, id=f"g-{number}")

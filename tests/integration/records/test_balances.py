@@ -46,7 +46,7 @@ async def test_a_grant_is_made_once_and_an_id_names_one_alone(redis_url: str, da
             for _ in range(5)
         ]
         assert sum(made.new for made in await asyncio.gather(*grants)) == 1
-        assert (await bank.balances.grant(ACME, -20, grant_id="back", who="ops")).standing.granted == 50
+        assert (await bank.balances.grant(ACME, -20, grant_id="back", who="ops")).row.granted == 50
         for subject, amount in ((ACME, 71), ("k:other", 70)):
             with pytest.raises(ApiError) as refused:
                 await bank.balances.grant(subject, amount, grant_id="same", who="ops")

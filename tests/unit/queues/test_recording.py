@@ -5,7 +5,9 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.gateway.records.entries import MAX_TOKENS, AnnouncedEnd, UsageRow, read_announced, read_usage
+from fairlane.gateway.accounts.owner import Owner
+from fairlane.gateway.records.entries import MAX_TOKENS, UsageRow, read_announced, read_usage
+from fairlane.gateway.webhooks.enqueue import End
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import Rejection, State, Submitted
 
@@ -152,7 +154,7 @@ def test_with_a_full_outbox_nothing_begins_and_everything_ends(world: World) -> 
 # ---- webhooks ----------
 
 
-def announced(world: World) -> list[AnnouncedEnd]:
+def announced(world: World) -> list[End]:
     entries = world.call("XRANGE", world.keys("outbox"), "-", "+")
     return [end for _, fields in entries if (end := read_announced(fields[1]))]
 
@@ -167,7 +169,7 @@ def test_the_end_of_a_task_is_announced_where_it_is_asked_for_and_recorded_as_ev
     pool.submit("quiet", "m", user="acme/ann", key="acme", **more)
     for grant in pool.take("*", want=2):
         pool.finish(grant, used=(7, 8, 5, 2, False))
-    assert announced(world) == [AnnouncedEnd("told", world.now_ms, "completed", "acme", "acme/ann")]
+    assert announced(world) == [End(Owner("acme", "acme/ann"), "task.completed", "told", world.now_ms)]
     told, quiet = (pool.recorded()[name] for name in ("told", "quiet"))
     assert told._replace(task="quiet") == quiet
     audit(world, ("told", "quiet"))
@@ -182,7 +184,7 @@ def test_an_end_is_announced_once_its_slot_is_free(world: World) -> None:
     assert announced(world) == []
     audit(world, "a")
     pool.finish(grant)
-    assert [(end.task, end.state) for end in announced(world)] == [("a", "cancelled")]
+    assert [(end.object_id, end.event) for end in announced(world)] == [("a", "task.cancelled")]
     audit(world, "a")
 
 
@@ -212,6 +214,7 @@ def test_a_chain_is_announced_once_when_it_ends_and_its_stages_never(
         assert announced(world) == []
         pool.advance(grants[-1], pool.end())
     (end,) = announced(world)
-    assert (end.task, end.key_id) == ("c", "")
-    assert end.state == {"well": "completed", "by a part": "failed", "by its caller": "cancelled"}[ends]
+    assert (end.object_id, end.owner.key_id) == ("c", "")
+    state = {"well": "completed", "by a part": "failed", "by its caller": "cancelled"}[ends]
+    assert end.event == f"task.{state}"
     audit(world, "c")

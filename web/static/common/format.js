@@ -70,6 +70,12 @@ export const dateTime = ms => new Date(ms).toLocaleString(language(), { dateStyl
 /** A time in short: today the time of day, otherwise the day and the minute. */
 export const when = (ms, now = Date.now()) => (dayMonth(ms) === dayMonth(now) ? clock(ms) : `${dayMonth(ms)} ${hourMinute(ms)}`);
 
+/** A time in ms as a field `datetime-local` has it: in the reader's zone, to the minute; "" for none. */
+export function fieldTime(ms) {
+  const time = new Date(Number(ms));
+  return ms && !Number.isNaN(time.getTime()) ? new Date(time - time.getTimezoneOffset() * 60_000).toISOString().slice(0, 16) : "";
+}
+
 /** 180B, 1.5MB */
 export function bytes(value) {
   const names = ["byte", "kilobyte", "megabyte", "gigabyte"];

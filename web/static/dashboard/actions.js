@@ -58,7 +58,7 @@ export function forceBreaker({ model, upstream }, breaker) {
   const name = breakerName(model, upstream);
   const question = { title: t(`ask.breaker.${breaker}`, { name }), text: t(`ask.breaker.${breaker}.text`), action: t(`do.breaker.${breaker}`), danger: breaker === "open" };
   return ask(question, async () => {
-    await call(`${PATHS.model}${encodeURIComponent(model)}`, { method: "PATCH", body: { breaker, upstream } });
+    await patch("model", model, { breaker, upstream });
     return t(`done.breaker.${breaker}`, { name });
   });
 }

@@ -2,8 +2,8 @@
 // asked for stands in the address.
 
 import { call, explain } from "../common/api.js";
-import { h, later, replace, setText } from "../common/dom.js";
-import { dateTime, duration, when } from "../common/format.js";
+import { h, later, replace } from "../common/dom.js";
+import { dateTime, duration, fieldTime, when } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { LiveTable, rowButton } from "../common/table.js";
 import { cancel, cancelFound, save } from "./actions.js";
@@ -20,12 +20,6 @@ const TYPED = ["text", "code", "from", "to"];
 const TIMES = ["from", "to"];
 const BULK = ["user", "queue", "model", "worker"];
 const FILTERS = [...LINKED, ...CHOSEN, ...TYPED];
-
-/** A time in ms as its field has it, in the reader's zone, to the minute; "" for none. */
-function timeField(ms) {
-  const time = new Date(Number(ms));
-  return ms && !Number.isNaN(time.getTime()) ? new Date(time - time.getTimezoneOffset() * 60_000).toISOString().slice(0, 16) : "";
-}
 
 export class Tasks {
   /** `wanted`: URLSearchParams of the address; `names()`: { queues, models, workers: [id, name] } that are known. */
@@ -102,7 +96,7 @@ export class Tasks {
     const { queues, models } = names;
     const workers = new Map(names.workers);
     const wanted = name => this._wanted.get(name) ?? "";
-    const asked = name => (TIMES.includes(name) ? timeField(wanted(name)) : wanted(name));
+    const asked = name => (TIMES.includes(name) ? fieldTime(wanted(name)) : wanted(name));
     const field = (name, attributes) =>
       h(
         "div",

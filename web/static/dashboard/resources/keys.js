@@ -4,7 +4,6 @@ import { call } from "../../common/api.js";
 import { h } from "../../common/dom.js";
 import { dateTime, exactCredits, number } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
-import { settingName } from "../actions.js";
 import { queryOf, text } from "./cells.js";
 
 const DAY_MS = 86_400_000;

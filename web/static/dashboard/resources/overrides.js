@@ -1,7 +1,7 @@
 // Overrides: values that replace the configuration of queues, models and routes.
 
 import { h } from "../../common/dom.js";
-import { dateTime, percent } from "../../common/format.js";
+import { dateTime, fieldTime, percent } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
 import { settingName, valueText } from "../actions.js";
 
@@ -35,9 +35,8 @@ function readValues(text) {
   );
 }
 
-const local = ms => new Date(ms - new Date(ms).getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 const percentField = value => ({ name: "percent", type: "number", hint: "overrides.percent.hint", value, parse: typed => Number(typed) || null });
-const untilField = until => ({ name: "until", type: "datetime-local", hint: "overrides.until.hint", value: until ? local(until) : "", parse: typed => (typed ? new Date(typed).getTime() : null) });
+const untilField = until => ({ name: "until", type: "datetime-local", hint: "overrides.until.hint", value: fieldTime(until), parse: typed => (typed ? new Date(typed).getTime() : null) });
 
 const create = {
   name: "create-override",
