@@ -1,4 +1,4 @@
-"""The dashboard's live feed: one picture a second for all watchers, and none without watchers."""
+"""The dashboard's live feed: one event a second for all watchers, and none without watchers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable

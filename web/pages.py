@@ -39,8 +39,8 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Scripts and styles come from the gateway, none stand in a page, and no script can turn a text into HTML: what a model writes
-stays a text, also if a page forgot to take care."""
+"""Only scripts and styles from the gateway run, none inside a page, and no script can turn a text into HTML: the output of a
+model stays text, even if a page has a bug."""
 
 SECURITY: Headers = [
     (b"content-security-policy", POLICY.encode()),
@@ -84,7 +84,7 @@ class Pages:
     def answer(
         self, path: str, accept_encoding: str | None = None, if_none_match: str | None = None
     ) -> Answer | None:
-        """What a GET of `path` is answered, None when there is no such file.
+        """Return the answer to a GET of `path`; None if there is no such file.
 
         Browsers keep a file and ask each time whether it is still the same (`no-cache`, ETag, 304), so that a new version of
         the gateway is never run with files of the old one.
@@ -110,7 +110,7 @@ class Pages:
 
 @cache
 def _sources() -> dict[str, Traversable]:
-    """Every file that is served, by its path."""
+    """Return every served file by its path."""
     web = files("fairlane.web")  # also when it is installed from a wheel
     sources = {**_walk(web / "static", ""), **_walk(web / "client", CLIENT)}
     found = {STATIC + name: source for name, source in sources.items() if not name.endswith(".html")}

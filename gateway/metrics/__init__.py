@@ -1,1 +1,1 @@
-"""What Prometheus reads: the metrics of every process of a gateway, and a survey of the store they share."""
+"""Metrics for Prometheus: of every process of a gateway, and of the Redis and the database that they share."""

@@ -1,4 +1,4 @@
-"""What a survey of the database says, as gauges. Every replica says the same: query them with `max`, not with `sum`."""
+"""Values from the database as gauges. Every replica reports the same: query them with `max`, not with `sum`."""
 
 from collections import Counter
 
@@ -30,7 +30,7 @@ DATABASE_GAUGES = (
 
 
 def rows_of(survey: DatabaseSurvey, most_file_bytes: int) -> Rows:
-    """Values by metric and labels."""
+    """Return the values by metric and labels."""
     unended, still, lines = Counter(dict.fromkeys(UNENDED, 0)), Counter[str](), Counter(waiting=0, running=0)
     for group in survey.batches:
         unended[group.status] += group.number

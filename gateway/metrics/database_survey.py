@@ -1,4 +1,4 @@
-"""What metrics read from the database: batches that have not ended, files, stored responses."""
+"""Reads the database for the metrics: batches that have not ended, files, stored responses."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from fairlane.gateway.database.tables import batches, responses
 from fairlane.gateway.files.rows import held_by_all
 
 EVERY_S, RESPONSES_EVERY_S = 10.0, 600.0
-"""It is read when it is asked for, and no more often; responses, which are counted, more seldom."""
+"""Minimum time between two reads; responses, which are counted, are read less often."""
 READ_S = 2.0
 
 
@@ -24,7 +24,7 @@ class BatchGroup(NamedTuple):
 
     status: str
     codes: tuple[str, ...]
-    """What lines of them wait for."""
+    """The error codes that block their lines."""
     number: int
     still: int
     """Those that are blocked and have no waiting or running line."""
@@ -34,14 +34,14 @@ class BatchGroup(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """How many, and their bytes."""
+    """A number of rows, and their bytes."""
 
     number: int
     bytes: int
 
 
 class DatabaseSurvey(NamedTuple):
-    """All of it."""
+    """The values of one read."""
 
     batches: Sequence[BatchGroup]
     files: Sums

@@ -1,4 +1,4 @@
-"""Snapshots and a survey as Prometheus reads them: text, or OpenMetrics where the scraper asks for it.
+"""Metrics as text for Prometheus, or as OpenMetrics if the scraper asks for it.
 
 The only place that imports prometheus_client (a megabyte, 20 ms), when metrics are first asked for; it runs in a thread.
 """
@@ -35,8 +35,8 @@ def expose(
     of_database: Rows | None,
     accept: str,
 ) -> tuple[bytes, str]:
-    """(body, content type) for a scraper that sent `accept`. `label` bounds the names of models.
-    `of_database`: what that says."""
+    """Return body and content type for a scraper that sent `accept`. `label` bounds the names of models; `of_database`: its
+    values, None while it is unavailable."""
     encode, content_type = choose_encoder(accept)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Everything(snapshots, survey, label, of_database))
@@ -103,7 +103,7 @@ def _family(metric: Metric, snapshots: Iterable[Snapshot]) -> Any:
 
 
 def _processes(snapshots: Iterable[Snapshot]) -> Iterator[Family]:
-    """Memory, processor time and files of each process, by the names that all of Prometheus's clients use."""
+    """Yield memory, processor time and files of each process, under the usual names of Prometheus's clients."""
     families: dict[str, Any] = {}
     for snapshot in snapshots:
         for found in ProcessCollector(registry=None, pid=partial(int, snapshot.pid)).collect():

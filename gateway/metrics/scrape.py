@@ -1,4 +1,4 @@
-"""What a scrape of the metrics needs: what each process of this gateway has measured, and what all replicas know."""
+"""The sources of a scrape: the processes of this gateway, Redis, and the database."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,23 +29,23 @@ class Scrape:
     most_file_bytes: Callable[[], int]
 
     def own(self) -> Snapshot:
-        """What this process has measured so far."""
+        """Return the metrics of this process."""
         return take_snapshot(
             self.siblings.index, self.recorder, self.gauges(), self.limits(), self.silences()
         )
 
     async def snapshots(self) -> list[Snapshot]:
-        """What every process has measured that answers in time."""
+        """Return the metrics of each process that answers in time."""
         return await snapshots_of(self.siblings, self.own())
 
     async def survey(self) -> StoreSnapshot | None:
-        """Return what the store knows; None while it is unavailable."""
+        """Return the values in Redis; None while it is unavailable."""
         try:
             return await self.inspector.recent()
         except StoreError:
             return None
 
     async def of_database(self) -> Rows | None:
-        """Return what the database knows, as gauges; None while it is unavailable."""
+        """Return the values in the database as gauges; None while it is unavailable."""
         survey = await self.database.recent()
         return None if survey is None else rows_of(survey, self.most_file_bytes())

@@ -29,7 +29,7 @@ _snapshots = msgspec.json.Decoder(Snapshot)
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """The processes of one gateway, `size` of them; this one is number `index`. Their sockets lie in `folder`."""
+    """The processes of one gateway, `size` of them; this one is number `index`. Their sockets are in `folder`."""
 
     folder: Path
     index: int
@@ -37,7 +37,7 @@ class Siblings:
 
     @property
     def mark(self) -> str:
-        """What the names of its processes' replicas begin with, so that they know each other; '' of one that is alone."""
+        """The common prefix of the names of its processes' replicas; '' if there is one process."""
         return hashlib.blake2s(bytes(self.folder), digest_size=4).hexdigest() if self.size > 1 else ""
 
     def socket(self, index: int) -> Path:
@@ -70,11 +70,11 @@ class SnapshotServer:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError):
-            writer.transport.abort()  # who asked is gone, or does not read
+            writer.transport.abort()  # the other process is gone, or does not read
 
 
 async def snapshots_of(siblings: Siblings, own: Snapshot) -> list[Snapshot]:
-    """What every process has measured that answers in time; `own` is this one's."""
+    """Return the metrics of each process that answers in time; `own` is this one's."""
     others = await asyncio.gather(
         *(_ask(siblings.socket(index)) for index in range(siblings.size) if index != siblings.index)
     )

@@ -1,4 +1,4 @@
-"""What one process of a gateway has measured, at one moment, in a form that another process can read."""
+"""The metrics of one process at one moment, in a form that another process can read."""
 
 import os
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ Labels = tuple[str, ...]
 
 
 class Snapshot(msgspec.Struct):
-    """The values of a `Recorder` by name, each as (labels, numbers) pairs, and what holds now."""
+    """The values of a `Recorder` by name, each as (labels, numbers) pairs, and current values."""
 
     process: int
-    """Number of the process in its gateway, from 0; the one that takes the place of a dead one gets its number."""
+    """Number of the process in its gateway, from 0; a restarted process has the number of its predecessor."""
     pid: int
     values: dict[str, list[tuple[Labels, float | list[float]]]]
     gauges: dict[str, float]
@@ -33,8 +33,8 @@ def take_snapshot(
     limits: Mapping[str, ModelLimits],
     silences: Mapping[str, float],
 ) -> Snapshot:
-    """What this process has measured; `gauges` by the names of GAUGES, `limits` by model (of those that share a label one), and
-    `silences` (the longest of them)."""
+    """Return the metrics of this process. `gauges`: by the names of GAUGES; `limits`, `silences`: by model. Models that share a
+    label have one limit, and the longest silence."""
     output_limits: dict[Labels, float] = {}
     for model, of_model in limits.items():
         for kind, limit in (("first_output", of_model.first_output), ("silence", of_model.silence)):
@@ -59,7 +59,7 @@ GAUGES = {
     "fairlane_attempts": "Tasks that workers of this process run or are being stopped",
     "fairlane_loop_lag_max_seconds": "The longest that the event loop was late, within the last half minute to minute",
 }
-"""What holds now, of each process, and what it means."""
+"""The gauges of each process, with their help."""
 OUTPUT_LIMIT = StoreGauge(
     "fairlane_output_limit_seconds",
     ("model", "limit"),

@@ -1,4 +1,4 @@
-"""What a survey of the store says, as gauges. Every replica says the same: query them with `max`, not with `sum`."""
+"""Values from Redis as gauges. Every replica reports the same: query them with `max`, not with `sum`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Rows = dict[str, dict[tuple[str, ...], float]]
 
 @dataclass(frozen=True, slots=True)
 class StoreGauge:
-    """One gauge. `joins` makes one value of those of the models that share a label."""
+    """One gauge. `joins` combines the values of models that share a label."""
 
     name: str
     labels: tuple[str, ...]
@@ -94,7 +94,7 @@ STORE_GAUGES = (
 
 
 def rows_of(survey: StoreSnapshot, label: Callable[[str], str]) -> Rows:
-    """Values by metric and labels. `label` bounds the names of models; those that share one are joined."""
+    """Return the values by metric and labels. `label` bounds the names of models; models that share one are joined."""
     rows: Rows = {metric.name: {} for metric in STORE_GAUGES}
     joins = {metric.name: metric.joins for metric in STORE_GAUGES}
 
@@ -154,7 +154,7 @@ def rows_of(survey: StoreSnapshot, label: Callable[[str], str]) -> Rows:
 
 
 def _named_upstreams(survey: StoreSnapshot) -> set[str]:
-    """The upstreams that keep their names: those with breakers that are not closed first, then by name."""
+    """Return the upstreams that keep their names: first those with breakers that are not closed, then by name."""
     well = {one.upstream: True for model in survey.models for one in model.upstreams}
     for model in survey.models:
         for one in model.upstreams:

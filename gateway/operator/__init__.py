@@ -1,1 +1,1 @@
-"""What operators see and do: state, search, audit record, changes, draining. Knows nothing of HTTP."""
+"""Use cases of operators: overview, search, audit log, changes, draining. No HTTP here."""

@@ -1,4 +1,4 @@
-"""Quotas: who has how much, what was granted and paid, and grants."""
+"""Balances of keys and users with a quota, their ledger, and grants."""
 
 import re
 import secrets
@@ -41,7 +41,7 @@ class NewGrant(BaseModel):
     credits: _Credits = Field(description="at most 6 decimals; less than 0 removes credits")
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")] | None = Field(
         None,
-        description="yours, such as the number of an invoice: the same once more grants nothing; made if not given",
+        description="yours, such as the number of an invoice: repeating it grants nothing more; random by default",
     )
     note: Note | None = None
 
@@ -55,17 +55,17 @@ class Subject(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As balances know it (limits.lua)."""
+        """Its name in balances (limits.lua)."""
         return f"u:{self.user}" if self.user else f"k:{self.key_id}"
 
     @property
     def target(self) -> str:
-        """As the audit record names it."""
+        """Its name in the audit log."""
         return f"user {self.user}" if self.user else f"key {self.key_id}"
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The balance as clients see it."""
+        """Its members in answers."""
         return {"of": "user" if self.user else "key", "key": self.key_id, "user": self.user or None}
 
 
@@ -88,7 +88,7 @@ def read_subject(key: str | None, user: str | None) -> Subject | None:
 
 
 def subject_of(name: str) -> Subject:
-    """That of a name in balances."""
+    """Return the payer of a name in balances."""
     return Subject(name[2:]) if name.startswith("k:") else Subject(name[2:].partition("/")[0], name[2:])
 
 
@@ -129,7 +129,7 @@ class BalanceAdmin:
         return {name: self._text(subject_of(name)) for name in names}
 
     async def grant(self, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
-        """Grant credits, or take some back; once for each id."""
+        """Grant credits, or remove some, once for each id."""
         wanted = read_body(NewGrant, fields)
         subject = read_subject(wanted.key, wanted.user)
         if subject is None:
@@ -176,14 +176,14 @@ class BalanceAdmin:
         return {name: value for name, value in shown.items() if name not in ("key", "user", "active")}
 
     async def _known(self, key_id: str) -> bool:
-        """Whether there is or was a caller's key of this id."""
+        """Return whether there is or was an API key of this id."""
         if self._current.callers.of_key(key_id) is not None:
             return True
         key = await self._store.get(key_id)
         return key is not None and key.kind == "caller"
 
     def _doubts(self, subject: Subject) -> list[str]:
-        """Why what is granted may be of no use."""
+        """Return the reasons why granted credits may be of no use."""
         who = self._current.callers.of_key(subject.key_id)
         if who is None:
             return [f"The key {subject.key_id} is not valid: the credits cannot be used"]
@@ -201,7 +201,7 @@ class BalanceAdmin:
         return who is not None and who.quota is not None and who.quota.of_user == bool(subject.user)
 
     def _text(self, subject: Subject) -> str:
-        """The quota by which a subject pays now, as submit takes it; '' = none."""
+        """Return the quota by which a subject pays now, in the form of `submit`; '' if there is none."""
         who = self._current.callers.of_key(subject.key_id)
         if who is None or who.quota is None or not self._active(subject):
             return ""

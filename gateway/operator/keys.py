@@ -1,4 +1,4 @@
-"""Keys and worker tokens: what operators see of them, and how they are made, changed, rotated and revoked while gateways run."""
+"""Shows, creates, changes, rotates and revokes keys and worker tokens at run time."""
 
 import asyncio
 import contextlib
@@ -31,9 +31,9 @@ from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
 
 MAX_KEYS = 100_000
-"""Those included that are over: all are held in memory, by each process."""
+"""With expired and revoked ones: each process holds all in memory."""
 MAX_SECRETS = 10
-"""Valid secrets of a key, and as many expired ones, which what they began can use for a day."""
+"""Valid secrets of a key. As many expired ones are kept for a day, for the streams that they began."""
 DAY_MS = 86_400_000
 YEAR_MS = 366 * DAY_MS
 END_S = 5.0
@@ -51,7 +51,7 @@ def _settings_of(kind: Kind) -> list[str]:
 
 
 def _optional() -> dict[str, Any]:
-    """What can be said of a key."""
+    """Return the members of a body that describe a key."""
     values = optional(CallerKey, _settings_of("caller"))
     return {**values, "note": (Note | None, None), "expires": (Expires | None, None)}
 
@@ -61,7 +61,7 @@ class _Body(BaseModel):
 
 
 KeyChange = create_model("KeyChange", __base__=_Body, **_optional())
-"""What of a key can be changed. A worker token has only `models`, `note` and `expires`."""
+"""Changes of a key. A worker token has only `models`, `note` and `expires`."""
 NewKey = create_model(
     "NewKey",
     __base__=_Body,
@@ -75,7 +75,7 @@ NewKey = create_model(
 
 
 class Rotation(_Body):
-    """How a key gets another secret."""
+    """A rotation of a key's secret."""
 
     keepMs: Annotated[int, Field(ge=0, le=YEAR_MS)] | None = Field(  # noqa: N815 - as in the body
         None,
@@ -84,7 +84,7 @@ class Rotation(_Body):
 
 
 class Revocation(_Body):
-    """How a key ends."""
+    """A revocation of a key."""
 
     now: bool | None = Field(
         None, description="also end what is under way: open calls, and all of its tasks that wait or run"
@@ -92,7 +92,7 @@ class Revocation(_Body):
 
 
 def _signs(settings: Mapping[str, Any], secret: str) -> str | None:
-    """What a new secret of a key signs with, where it may."""
+    """Return the signing key of a new secret; None if its key cannot sign."""
     return signing_key(secret) if settings.get("signing") else None
 
 
@@ -101,10 +101,10 @@ def _conflict(code: str, sentence: str) -> ApiError:
 
 
 class KeyAdmin:
-    """Use cases. All raise ApiError and DatabaseUnavailable: then it is not known whether a change was made.
+    """Use cases. All raise ApiError and DatabaseUnavailable: then it is unknown whether a change was made.
 
-    What was done is done, also where it cannot be written to the audit record: that stands in the `notes` of the answer, so that
-    a secret that is shown once is not lost with it.
+    If a change cannot be written to the audit log, it is made all the same, and the `notes` of the answer report it: a secret
+    that is shown once must not be lost.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class KeyAdmin:
         self._tasks = tasks
         self._scheduler = scheduler
 
-    # ---- what there is ----------
+    # ---- reading ----------
 
     async def page(self, after: str, limit: int, kind: Kind | None, text: str) -> dict[str, Any]:
         """Return about `limit` keys of the configuration and the database after the id `after`, by id, and the next `after`.
@@ -151,7 +151,7 @@ class KeyAdmin:
         rows.sort(key=lambda row: (row["id"], row["kind"], row["source"]))
         end = limit
         while end < len(rows) and rows[end]["id"] == rows[end - 1]["id"]:
-            end += 1  # those of one id stand on one page
+            end += 1  # keys of one id are on one page
         more = rows[end - 1]["id"] if end < len(rows) else None
         return {"now": now, "keys": rows[:end], "next": more, "databaseError": away}
 
@@ -173,7 +173,7 @@ class KeyAdmin:
         return {**row, **left, "databaseError": away}
 
     async def _find(self, key_id: str, kind: Kind | None) -> tuple[dict[str, Any], str | None]:
-        """The key, and why the database could not be asked."""
+        """Return the key, and why the database is unavailable (None: it is not)."""
         away = None
         try:
             key = await self._store.get(key_id)
@@ -280,7 +280,7 @@ class KeyAdmin:
     async def change(
         self, key_id: str, fields: Mapping[str, Any], caller: Caller, actor: Actor
     ) -> dict[str, Any]:
-        """Change settings, of limits those that are given, note or expiry; null takes one back to its default. All or nothing."""
+        """Change settings, single limits, note or expiry, all or nothing; null restores a default."""
         read_body(KeyChange, fields)
         async with self._changing(caller) as change:
             key = await self._living(change, key_id)
@@ -386,7 +386,7 @@ class KeyAdmin:
             yield change
 
     async def _stored(self, change: Change, key_id: str) -> StoredKey:
-        """The key of the database that a call names. Raises ApiError (404, 409)."""
+        """Return the key of the database that a call names. Raise ApiError (404, 409)."""
         key = await change.get(key_id)
         for kind, entry in self._entries():
             if entry.id == key_id and (key is None or kind == key.kind):
@@ -396,14 +396,14 @@ class KeyAdmin:
         return key
 
     def _where(self, kind: Kind, key_id: str) -> str:
-        """Where a key can be changed that is none of the database."""
+        """Return where a key that is not in the database can be changed."""
         path = first_file(self._current.settings.data_dir, "worker" if kind == "worker" else "key")
         if key_id == FIRST_ID and path.exists():
             return f"The first start made {key_id!r}: once there are others, delete {path} and send SIGHUP to the gateway"
         return f"The configuration says what the key {key_id!r} is: change it there, and send SIGHUP to the gateways"
 
     async def _living(self, change: Change, key_id: str) -> StoredKey:
-        """The same, of one that is not over."""
+        """Return the same, if it can be changed. Raise ApiError (404, 409)."""
         key = await self._stored(change, key_id)
         if key.revoked_ms is not None:
             raise _conflict("KEY_REVOKED", f"The key {key_id!r} is revoked, for good; create another one")
@@ -412,7 +412,7 @@ class KeyAdmin:
         return key
 
     async def _keep_an_admin(self, change: Change, but: StoredKey, until_ms: int = 0) -> None:
-        """Raise ApiError(409) where no admin's key but this one is valid, and stays so for longer than until then."""
+        """Raise ApiError(409) unless another admin key is valid, for longer than until `until_ms`."""
         if any(entry.admin for entry in self._current.settings.keys):
             return
         now, tiers = now_ms(), self._current.settings.tiers
@@ -433,7 +433,7 @@ class KeyAdmin:
         fields: Mapping[str, Any],
         key: StoredKey | None = None,
     ) -> tuple[dict[str, Any], str, int | None]:
-        """Settings, note and expiry with the changes that a body makes. Raises ApiError(400)."""
+        """Return settings, note and expiry with the changes of a body. Raise ApiError(400)."""
         known = _settings_of(kind)
         given = {name: fields[name] for name in fields if name not in ("id", "kind", "note", "expires")}
         for name in PARTS.keys() & given.keys():
@@ -464,7 +464,7 @@ class KeyAdmin:
         return self._shown(key, now_ms())
 
     async def _end_tasks(self, key_id: str, notes: list[str]) -> int:
-        """Cancel what the key has; how many tasks. Each replica looks again a little later (`KeyTasks.end_soon`)."""
+        """Cancel the tasks of a key; return their number. Each replica checks again a little later (`KeyTasks.end_soon`)."""
         try:
             async with asyncio.timeout(END_S):
                 return await self._tasks.end([key_id])

@@ -1,4 +1,4 @@
-"""Finding tasks by what is known of them, and everything that is known of one."""
+"""Finds tasks by fields of their records, and describes a single one."""
 
 from collections.abc import Mapping
 from typing import Any, Literal

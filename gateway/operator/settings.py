@@ -1,7 +1,7 @@
-"""What of a queue or a model can be changed while it runs, and whether a change makes sense.
+"""The settings of queues and models that can be changed at run time, and the validation of changes. Pure.
 
-Pure. A change is laid over the configured values in Redis and checked like the file: the same names, the same ranges, the same
-contradictions. Setting a value to null takes the change back: the configured one holds again.
+A change overrides the configured value in Redis and is validated like the file: the same names, the same ranges, the same
+contradictions. Setting a value to null restores the configured one.
 """
 
 import functools
@@ -29,13 +29,13 @@ ENTRY: Mapping[Kind, type[BaseModel]] = {"queue": QueueSettings, "model": ModelS
 
 
 def changeable(kind: Kind) -> list[str]:
-    """The settings that the scheduler goes by and that can be configured; the others are read at the start or on SIGHUP."""
+    """Return the settings that the scheduler uses and that can be configured; others are read at the start or on SIGHUP."""
     return [name for name in settings_of(kind) if name != PAUSED]
 
 
 def configured(settings: Settings) -> tuple[dict[str, Values], dict[str, Values]]:
-    """What the configuration says of every queue and every listed model, as `Scheduler.configure` takes it. Queues that set no
-    length or wait of their own have the gateway's."""
+    """Return the configured settings of all queues and listed models, for `Scheduler.configure`. Queues without a maximum length
+    or wait have the gateway's."""
     queues = {name: _of(queue, changeable("queue")) for name, queue in settings.queues.items()}
     for name, values in queues.items():
         values["max_length"] = settings.queue_max_length(name)
@@ -45,7 +45,7 @@ def configured(settings: Settings) -> tuple[dict[str, Values], dict[str, Values]
 
 
 def effective_values(kind: Kind, stored: Mapping[str, Value]) -> Values:
-    """All values of a queue or model, those not `stored` as if nothing were configured."""
+    """Return all values of a queue or model: the `stored` ones, and defaults."""
     defaults = {name: ENTRY[kind].model_fields[name].default for name in changeable(kind)}
     return {**defaults, PAUSED: False, **{name: value for name, value in stored.items() if value is not None}}
 
@@ -55,7 +55,7 @@ _FIRST_SENTENCE = re.compile(r".*?\.(?=\s|$)", re.DOTALL)
 
 @functools.cache
 def described(kind: Kind) -> dict[str, dict[str, Any]]:
-    """What each setting is for, in a sentence, and what it may be, as the settings themselves say. None: no such bound."""
+    """Return the first sentence of each setting's description, its type, and its bounds (None: there is none)."""
     properties = ENTRY[kind].model_json_schema()["properties"]
     found = {}
     for name in map(external_name, changeable(kind)):
@@ -77,7 +77,7 @@ def _of(entry: BaseModel, names: Iterable[str]) -> Values:
 
 
 def check_name(settings: Settings, kind: Kind, name: str) -> None:
-    """Raise ApiError when there is no such queue, or no model could be called so."""
+    """Raise ApiError if there is no such queue, or the name of a model is invalid."""
     if kind == "model":
         if name != ANY_MODEL:  # the line of all models that are neither served nor configured
             check_model_name(name)

@@ -150,7 +150,7 @@ def _waiting(leaf: Leaf, own: Own) -> SourcedValue:
 
 
 def _default(name: str) -> Any:
-    """Of a setting of a queue or model that this configuration does not list."""
+    """Return the default of a setting of a queue or model that this configuration does not list."""
     kind: Kind = "queue" if name.startswith("queues.") else "model"
     return False if name.endswith(f".{PAUSED}") else defaults(ENTRY[kind]).get(name.rpartition(".")[2])
 
@@ -192,7 +192,7 @@ def of_overrides(overrides: Iterable[Override]) -> SettingsLayer:
 
 
 def name_of(kind: str, name: str, setting: str) -> str:
-    """The name of a setting of a queue or model in this view."""
+    """Return the name of a setting of a queue or model in this view."""
     return f"{kind}s.{name}.{external_name(setting)}"
 
 
@@ -205,7 +205,7 @@ ReadLayer = Callable[[], Awaitable[SettingsLayer]]
 
 
 def overrides_now(monitor: OverrideMonitor, current: ActiveConfig) -> ReadLayer:
-    """Return what reads the overrides, as far as this replica applies them."""
+    """Return a reader of the overrides that this replica applies."""
 
     async def read() -> SettingsLayer:
         known = await monitor.read()
@@ -235,9 +235,9 @@ class SettingsView:
         self._layers = layers
 
     async def read(self, text: str, *, changed: bool) -> dict[str, Any]:
-        """The answer of GET /api/admin/settings: settings whose names hold `text`, in small or large letters. `changed`: those
-        alone that are not as by default, or were changed while running. With Redis away what this replica is configured with, and
-        why there is no more (`storeError`).
+        """Return the answer of GET /api/admin/settings: settings whose names contain `text`, in any case. `changed`: only those
+        that differ from their defaults, or were changed at run time. While Redis is unavailable, these are the settings of this
+        replica's configuration, and `storeError` has the reason.
         """
         current, away = self._current, None
         own = Own(current.settings, current.began_ms, dict(current.since), current.read)
@@ -269,7 +269,7 @@ class SettingsView:
         }
 
     async def _replicas(self) -> list[dict[str, Any]]:
-        """Those that live, and in what each is configured otherwise than this one."""
+        """Return the live replicas, and the parts in which the configuration of each differs from this one's."""
         command, keys = self._link.command, self._keys
         (seconds, _), present, hosts, versions = await asyncio.gather(
             command("TIME"),

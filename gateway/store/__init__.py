@@ -1,1 +1,1 @@
-"""What a gateway keeps with its store: the connection, the settings in effect, and what others send it there."""
+"""The gateway's side of Redis: checks of a connection, the settings in effect, and messages of other replicas."""

@@ -1,5 +1,5 @@
-"""Brings this replica's settings of queues and models to the store, and again while others hold (`queues/versions.py`) or the
-store has been emptied.
+"""Writes this replica's settings of queues and models to Redis, and again if others are in effect (`queues/versions.py`) or Redis
+has been emptied.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class ConfigurationMonitor:
         await cancel_and_wait(self._comparing)
 
     async def bring(self, link: RedisLink | None = None) -> None:
-        """Bring our settings, and say once when another replica has newer ones, which hold here, too, and when all is lost.
+        """Write our settings. Log once if another replica has newer ones, which apply here, too, or if Redis lost everything.
 
         `link`: a connection that is being made. Raises StoreError.
         """
@@ -90,7 +90,7 @@ class ConfigurationMonitor:
                 await self._on_emptied()
 
     async def _compare(self) -> None:
-        """Bring ours again while another one holds: it does so no longer than a replica lives that has it."""
+        """Write ours again if another configuration is in effect: it applies only as long as a replica with it lives."""
         effective, born = await self._scheduler.effective_configuration()
         if effective is None or effective.hash != self._hash() or born != self._born:
             await self.bring()

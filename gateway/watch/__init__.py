@@ -1,1 +1,1 @@
-"""What a gateway sees of itself, of its store and of the other replicas, and says of it."""
+"""Monitors of the gateway itself, of Redis and of the other replicas."""

@@ -36,7 +36,7 @@ class Health:
         self._attempts = attempts
         self.store = store
         self.serving = False
-        """From the end of the start until the way down begins."""
+        """From the end of the start until the shutdown begins."""
 
     @property
     def workers(self) -> int:
@@ -63,7 +63,7 @@ class Health:
         return self._lifecycle.left_ms if self._lifecycle.draining else self.store.down_ms
 
     def gauges(self) -> dict[str, float]:
-        """What holds now, by the names of `metrics.snapshot.GAUGES`."""
+        """Return current values, by the names of `metrics.snapshot.GAUGES`."""
         return {
             "fairlane_ready": float(self.serving and self._link.up),
             "fairlane_redis_connected": float(self._link.up),

@@ -17,13 +17,13 @@ from fairlane.queues.store.link import RedisLink
 
 INTERVAL_S = 2.0
 LEFT = 1.0
-"""When the presence of a replica ended that has left in order (`Replicas.close`). The sweep drops it immediately, and one that
-died after a minute.
+"""The end of the presence of a replica that has stopped (`Replicas.close`): the sweep drops it immediately, but one that died
+only after a minute.
 """
 
 
 def here(started_at: float) -> ReplicaInfo:
-    """Where this process runs. `started_at` in seconds since 1970."""
+    """Return where this process runs. `started_at`: seconds since 1970."""
     return ReplicaInfo(socket.gethostname(), os.getpid(), __version__, int(started_at * 1000))
 
 

@@ -1,1 +1,1 @@
-"""What happened in the last minutes to days, of all replicas together."""
+"""The history of the last hour, of all replicas together."""

@@ -1,1 +1,1 @@
-"""Endpoints as operators see and change them while gateways run: use cases, their table, and each process's memory of it."""
+"""Endpoints that operators add at run time: use cases, their table, and each process's copy of it."""

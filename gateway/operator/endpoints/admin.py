@@ -1,4 +1,4 @@
-"""Endpoints: what operators see of them, and how they are added, changed and removed while gateways run."""
+"""Shows, adds, changes and removes endpoints at run time."""
 
 import contextlib
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ from fairlane.queues.keys import ENDPOINT
 from fairlane.queues.overrides import Actor
 
 _BESIDE = ("name", "note")
-"""What of a body is no setting."""
+"""Members of a body that are not settings."""
 _DATABASE, _CONFIGURATION = "database", "configuration"
 _MERGED = "set_headers"
-"""A change says only which of these become otherwise; null takes one away."""
+"""A change has only the headers that change; null removes one."""
 
 
 def _optional() -> dict[str, Any]:
-    """The settings of an endpoint, each as the configuration has it, or null for its default."""
+    """Return the settings of an endpoint as members of a body; null is the default."""
     fields = optional(EndpointSettings, EndpointSettings.model_fields)
     values = "headers that each request gets; null removes one. No call returns them"
     fields[_MERGED] = (dict[str, str | None] | None, Field(None, description=values))
@@ -42,7 +42,7 @@ def _optional() -> dict[str, Any]:
 
 _config = ConfigDict(extra="forbid", strict=True)
 EndpointUpdate = create_model("EndpointUpdate", __config__=_config, **_optional())
-"""What of an endpoint becomes otherwise."""
+"""Changes of an endpoint."""
 NewEndpoint = create_model(
     "NewEndpoint",
     __config__=_config,
@@ -55,9 +55,9 @@ NewEndpoint = create_model(
 
 
 class EndpointAdmin:
-    """Use cases. All raise ApiError and DatabaseUnavailable: then it is not known whether a change was made.
+    """Use cases. All raise ApiError and DatabaseUnavailable: then it is unknown whether a change was made.
 
-    What was done is done, also where it cannot be written to the audit record: that stands in the `notes` of the answer.
+    If a change cannot be written to the audit log, it is made all the same, and the `notes` of the answer report it.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class EndpointAdmin:
         self._audit = audit
         self._inspector = inspector
 
-    # ---- what there is ----------
+    # ---- reading ----------
 
     async def page(self) -> dict[str, Any]:
         """Return all endpoints by name, each with its line. While the database is unavailable, these are the ones that this
@@ -90,7 +90,7 @@ class EndpointAdmin:
         return {"now": now_ms(), "endpoints": rows, "databaseError": away}
 
     async def layer(self) -> SettingsLayer:
-        """Those that were added, as settings that were changed while running."""
+        """Return the added endpoints, as settings that were changed at run time."""
         found: dict[str, SourcedValue] = {}
         for name, stored in sorted(self._monitor.known.endpoints.items()):
             if name not in self._current.configured_endpoints:
@@ -112,7 +112,7 @@ class EndpointAdmin:
     def _row(
         self, name: str, lines: Mapping[str, Model], latest: StoredEndpoint | None = None
     ) -> dict[str, Any]:
-        """One that there is; `made`: as it was made just now, which may not have been read again."""
+        """Return the row of an endpoint. `latest`: as it was just written, if this replica has not read it yet."""
         configured = self._current.configured_endpoints.get(name)
         stored = latest or self._monitor.known.endpoints.get(name)
         endpoint = self._current.endpoints.named(name)
@@ -198,7 +198,7 @@ class EndpointAdmin:
     async def _stored(
         self, change: EndpointChange, name: str
     ) -> tuple[dict[str, StoredEndpoint], StoredEndpoint]:
-        """All of the database, and the one that a call names. Raises ApiError (404, 409)."""
+        """Return all endpoints of the database, and the one that a call names. Raise ApiError (404, 409)."""
         known = await change.all()
         if name in self._current.configured_endpoints:
             raise _configured(name)

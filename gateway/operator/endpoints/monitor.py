@@ -1,4 +1,4 @@
-"""Endpoints that are added while gateways run, in the memory of each process.
+"""Endpoints that are added at run time, in the memory of each process.
 
 It checks the version of all endpoints a few times a second and reads them if it has changed. So a change applies everywhere
 within a second, without messages between replicas, and immediately where it was made. They stay if the database is unavailable.
@@ -14,7 +14,7 @@ from fairlane.queues.loops import cancel_and_wait, run_periodically
 
 LOOK_S = 0.3
 LAST_S = 1.0
-"""How long the end waits for a reading under way."""
+"""How long `close` waits for a read under way."""
 
 
 class EndpointMonitor:
@@ -30,26 +30,26 @@ class EndpointMonitor:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read them, and begin to look. Raises DatabaseUnavailable."""
+        """Read them, and begin to check. Raise DatabaseUnavailable."""
         await self.read()
         self._looking = run_periodically(
             "endpoints", LOOK_S, self._look, expected=(DatabaseUnavailable,), delay_s=LOOK_S
         )
 
     async def close(self) -> None:
-        """End. A reading under way is let come to its end, for a moment: one that is broken off may leave a connection behind."""
+        """Stop. A read under way has LAST_S to finish: a cancelled one may leave a connection behind."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_S):
-                await self._turn.acquire()  # for good: nothing is read any more
+                await self._turn.acquire()  # never released: nothing is read any more
         await cancel_and_wait(self._looking)
 
     async def read(self) -> StoredEndpoints:
-        """Take over what has changed; all of them, as they are now. Raises DatabaseUnavailable."""
-        async with self._turn:  # so that no older answer comes behind a newer one
+        """Apply what has changed; return all endpoints as they are now. Raise DatabaseUnavailable."""
+        async with self._turn:  # so that no older answer arrives after a newer one
             if not self.known.version or await self._store.version() != self.known.version:
                 known = await self._store.all()
                 await self._take(known)
-                self.known = known  # not before: what broke off is taken again
+                self.known = known  # not before: a take that failed is repeated
             return self.known
 
     async def _look(self) -> None:

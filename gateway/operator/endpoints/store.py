@@ -1,4 +1,4 @@
-"""Endpoints that are added while gateways run, in the SQL database: one change after the other, each with a version of all."""
+"""Endpoints that are added at run time, in the SQL database. Each change increments the version of all."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +25,7 @@ class StoredEndpoint:
 
     name: str
     values: Mapping[str, Any] = field(repr=False)
-    """Its settings as an entry of the configuration says them; those not given have their defaults."""
+    """Its settings, as in an entry of the configuration; others have their defaults."""
     note: str
     created_ms: int
     changed_ms: int
@@ -35,7 +35,7 @@ class StoredEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class StoredEndpoints:
-    """All that were added, by name, and when one of them was changed last, ms."""
+    """All added endpoints by name, and the time of the last change, ms."""
 
     version: str = ""
     changed_ms: int = 0
@@ -49,11 +49,11 @@ class EndpointStore:
         self._database = database
 
     async def version(self) -> str:
-        """Moves with every change."""
+        """Return the version, which each change increments."""
         return await read_version(self._database, VERSION)
 
     async def all(self) -> StoredEndpoints:
-        """All of them."""
+        """Return all of them."""
         async with self._database.reading(CHANGE_S) as connection:
             version = await version_in(connection, VERSION)
             rows = (await connection.execute(select(endpoints))).mappings().all()
@@ -62,7 +62,7 @@ class EndpointStore:
 
     @contextlib.asynccontextmanager
     async def changing(self) -> AsyncIterator["EndpointChange"]:
-        """One change, made at the end of the block, whole; or not at all if that raises. Others wait."""
+        """Open a change that is committed at the end of the block, unless that raises. Others wait."""
         async with self._database.writing(CHANGE_S) as connection:
             # written first, so that it is locked until the end
             await connection.execute(update(facts).where(facts.c.name == VERSION).values(value=facts.c.value))
@@ -75,30 +75,30 @@ class EndpointStore:
 
 @dataclass(frozen=True, slots=True)
 class EndpointChange:
-    """What can be done within one change."""
+    """The operations within one change."""
 
     _connection: AsyncConnection
     _now_ms: int
 
     async def all(self) -> dict[str, StoredEndpoint]:
-        """All that there are, by name."""
+        """Return all endpoints by name."""
         rows = (await self._connection.execute(select(endpoints))).mappings().all()
         return {row["name"]: _read(dict(row)) for row in rows}
 
     async def add(self, name: str, settings: Mapping[str, Any], note: str, who: str) -> None:
-        """A new one."""
+        """Add an endpoint."""
         values = {"name": name, "settings": _json(settings), "note": note, "who": who}
         await self._connection.execute(
             insert(endpoints).values(**values, created=self._now_ms, changed=self._now_ms)
         )
 
     async def set(self, name: str, settings: Mapping[str, Any], note: str, who: str) -> None:
-        """Other settings of one."""
+        """Replace the settings of an endpoint."""
         values = {"settings": _json(settings), "note": note, "who": who, "changed": self._now_ms}
         await self._connection.execute(update(endpoints).where(endpoints.c.name == name).values(**values))
 
     async def remove(self, name: str) -> None:
-        """One is there no more."""
+        """Remove an endpoint."""
         await self._connection.execute(delete(endpoints).where(endpoints.c.name == name))
 
 
