@@ -103,7 +103,7 @@ def _page(most: int) -> Json:
 
 _MS: Json = {"type": "number", "exclusiveMinimum": 0}
 _BINARY: Json = {"type": "string", "format": "binary"}
-_TEXT = {"text/submit_task_api": {"schema": STRING}}
+_TEXT = {"text/plain": {"schema": STRING}}
 _ORDER: Json = {"enum": ["asc", "desc"]}
 
 IDEMPOTENCY_KEY = _header(
