@@ -184,11 +184,13 @@ class App(FastAPI):
         except AnswerCut:
             pass  # the server cuts an incomplete response; its failure has its own log line
         except Exception as error:
-            told = self._api_error(request, error)
+            answered = self._api_error(request, error)
             if request.started:
                 raise AnswerBroken(request.id.decode()) from error
-            told.__context__ = None
-            await self._refuse(request, told.with_traceback(None))  # whose frames may hold a large body
+            answered.__context__ = None
+            await self._answer_error(
+                request, answered.with_traceback(None)
+            )  # its frames may hold a large body
         finally:
             method = request.method
             self.gateway.authorizer.calls.leave(request)
@@ -289,7 +291,7 @@ class App(FastAPI):
                 **error.facts,
             )
 
-    async def _refuse(self, request: Request, error: ApiError) -> None:
+    async def _answer_error(self, request: Request, error: ApiError) -> None:
         self._log_rejection(request, error)
         if isinstance(error, InsufficientQuota) and request.caller and not request.caller.sees_quota:
             error = error.without_amounts()

@@ -202,12 +202,12 @@ class ActiveConfig:
         self._logged_invalid = self.overlay.invalid
 
     def plan(self, caller: Caller, name: str, has_image: Callable[[], bool], subject: str = "") -> Plan:
-        """What a request of this caller for this name comes to now. `has_image` is asked where that matters. `subject`: as
+        """Return the plan of this caller's request for this name now. `has_image` is called only if it matters. `subject`: as
         `Overlay.plans_of` takes it."""
         return self.plans_of(name, subject).plan(caller, name, time.time() * 1000, has_image)
 
     def plans_of(self, name: str, subject: str = "") -> Plans:
-        """The plans by which that is so."""
+        """Return the plans of a task that names this route or model."""
         return self.overlay.plans_of(name, subject)
 
     def take_keys(self, stored: StoredKeys) -> None:

@@ -160,8 +160,11 @@ def speaks_anthropic(path: str, version: str | None) -> bool:
 KEY_NEEDED = "A valid key is needed: Authorization: Bearer <key>"
 
 
-def unauthorized() -> ApiError:
-    return ApiError(401, "UNAUTHORIZED", KEY_NEEDED)
+class Unauthorized(ApiError):
+    """The key is missing or invalid. The answer is the same for both, so that it reveals nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(401, "UNAUTHORIZED", KEY_NEEDED)
 
 
 def invalid_link() -> ApiError:

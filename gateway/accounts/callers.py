@@ -28,7 +28,7 @@ from fairlane.gateway.accounts.tokens import (
 )
 from fairlane.gateway.accounts.upstreams import HTTP_WORKER, OWN_WORKER, UpstreamTokens
 from fairlane.gateway.credits.quota import Quota
-from fairlane.gateway.errors import KEY_NEEDED, ApiError, model_not_found
+from fairlane.gateway.errors import ApiError, Unauthorized, model_not_found
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.settings import CallerKey, KeyQuota, Scope, Settings, WorkerKey
 from fairlane.queues.keys import ANY_ENDPOINT
@@ -56,13 +56,6 @@ MAX_ACCEPTED_BYTES = 256
 """Header bytes of a cached kind, so that long headers do not fill memory."""
 _TOKEN_SCOPES = frozenset({"call"})
 """The scopes that a signed token can have."""
-
-
-class Unauthorized(ApiError):
-    """The key is missing or invalid. The answer is the same for both, so that it reveals nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(401, "UNAUTHORIZED", KEY_NEEDED)
 
 
 class BadTier(ApiError):
@@ -343,8 +336,8 @@ class Callers:
             raise InvalidToken(f"The token's claim {error.message}") from None
         tier = claims.tier or key.tier
         for where in ("X-Fairlane-User", "X-Fairlane-Tier"):
-            said = header(where.lower().encode())
-            if said is not None and said != (tier if where.endswith("Tier") else claims.user):
+            named = header(where.lower().encode())
+            if named is not None and named != (tier if where.endswith("Tier") else claims.user):
                 raise TokenForbids(
                     f"The token sets the user and the tier of the request: leave {where} out", where
                 )
@@ -543,9 +536,9 @@ def caller_of(key: CallerKey, sha256: str) -> Caller:
     )
 
 
-def quota_of(said: KeyQuota) -> Quota:
+def quota_of(quota: KeyQuota) -> Quota:
     """Return the quota of a key's settings."""
-    return Quota(said.of == "user", said.budget or 0, said.per or "month", said.otherwise or "")
+    return Quota(quota.of == "user", quota.budget or 0, quota.per or "month", quota.otherwise or "")
 
 
 def worker_of(key: WorkerKey, sha256: str) -> WorkerIdentity:

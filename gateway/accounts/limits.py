@@ -17,14 +17,14 @@ _OF = {
 """OpenAI's names of the limits."""
 
 
-def rate_limited(refused: Rejection) -> RateLimited:
+def rate_limited(rejection: Rejection) -> RateLimited:
     """Return the error of a task that a limit rejected, in OpenAI's words. The limit is over all models, so it names none."""
-    reached = refused.reached
+    reached = rejection.reached
     assert reached is not None
     whose = "this user" if reached.of_user else "this key"
     counts = "tokens" if reached.setting.startswith("tokens") else "requests"
     facts = {"limit": f"{'user_limits' if reached.of_user else 'limits'}.{reached.setting}"}
-    again = f"Please try again in {duration(refused.retry_ms)}."
+    again = f"Please try again in {duration(rejection.retry_ms)}."
     if reached.setting not in RATES:
         message = f"Rate limit reached for {whose} on waiting tasks: Limit {reached.limit}, Waiting {reached.used}. {again}"
     else:
@@ -32,7 +32,7 @@ def rate_limited(refused: Rejection) -> RateLimited:
             f"Rate limit reached for {whose} on {_OF[reached.setting]}: Limit {reached.limit}, Used {reached.used}, "
             f"Requested {reached.asked}. {again}"
         )
-    return RateLimited(message, counts, refused.retry_ms, facts)
+    return RateLimited(message, counts, rejection.retry_ms, facts)
 
 
 def limit_headers(rate_limits: RateLimitStatus) -> Headers:

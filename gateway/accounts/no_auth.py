@@ -4,7 +4,7 @@ Listening on loopback is not enough for that. A proxy on the same machine forwar
 user visits can send requests to loopback through the user's browser, also under a host name that resolves there.
 
 A proxy or tunnel that speaks HTTP/1.1, rewrites Host and adds no header of its own looks like a program on this machine.
-Therefore `who_gets_in` warns at every start, and docs/proxies.md says what to do.
+Therefore `access_warnings` warns at every start, and docs/proxies.md says what to do.
 """
 
 import re
@@ -112,7 +112,7 @@ def no_auth_rejection(
     return None
 
 
-def who_gets_in(settings: Settings, presence: KeyPresence = NO_KEYS) -> list[str]:
+def access_warnings(settings: Settings, presence: KeyPresence = NO_KEYS) -> list[str]:
     """Return warnings about access without keys, one sentence each; [] if only keys decide. For `fairlane config check` and the
     start."""
     if settings.keys or presence.exist or not settings.loopback:

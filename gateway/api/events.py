@@ -108,7 +108,7 @@ class DebugData(EventData):
     data: JsonValue = None
 
 
-class StageTold(_Strict):
+class StageEnd(_Strict):
     """The end of one stage of a chain."""
 
     name: str
@@ -123,7 +123,7 @@ class DoneData(EventData):
     finish_reason: str | None
     result: JsonValue = None
     usage: JsonValue = None
-    stages: list[StageTold] | None = None
+    stages: list[StageEnd] | None = None
     metadata: JsonValue = None
 
 
@@ -136,7 +136,7 @@ class ErrorData(EventData):
     retryable: bool
     usage: JsonValue = None
     failed_stage: str | None = Field(None, description="of a chain: the stage in which it failed")
-    stages: list[StageTold] | None = None
+    stages: list[StageEnd] | None = None
     metadata: JsonValue = None
 
 

@@ -16,7 +16,7 @@ from fairlane.gateway.api.dependencies import (
     keyed_router,
 )
 from fairlane.gateway.api.operator_schemas import KeyChanged, KeyCreated, KeyDetail, KeyRevoked, KeyShown
-from fairlane.gateway.api.queries import Count
+from fairlane.gateway.api.queries import PLAIN, Count
 from fairlane.gateway.api.schemas import INTEGER, NULLABLE, listed
 from fairlane.gateway.operator.keys import KeyChange, NewKey, Revocation, Rotation, no_key
 
@@ -35,7 +35,7 @@ router = keyed_router("operators")
 async def list_keys(
     operator: OperatorDep,
     kind: OneOf = None,
-    text: Annotated[str, Query(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")] = "",
+    text: Annotated[str, Query(max_length=256, pattern=PLAIN)] = "",
     after: Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = "",
     limit: Annotated[int, Query(ge=1, le=500), Count] = 100,
 ) -> Response:
@@ -58,7 +58,7 @@ async def show_key(
         str,
         Query(
             max_length=MAX_USER_CHARS,
-            pattern=r"^[^\x00-\x1f\x7f]*$",
+            pattern=PLAIN,
             description="one of the users of a delegating key, by the name that its requests give",
         ),
     ] = "",

@@ -11,7 +11,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
-from fairlane.gateway.calls.endpoints import MEMBERS, EndpointRequest, endpoint_task, read_endpoint_request
+from fairlane.gateway.calls.endpoints import MEMBERS, endpoint_task, read_endpoint_request
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task, read_idempotency, same_task_key
 from fairlane.gateway.calls.prompts import FilledTemplate, fill_in
@@ -144,25 +144,13 @@ async def _read_request(
     fields: RawObject,
     idempotency: IdempotencyKey | None,
 ) -> tuple[TaskSpec, AnswerMode]:
-    """A task of an endpoint: `{type: http|permit, url, method, …}`."""
+    """Return the task of an endpoint: `{type: http|permit, url, method, …}`."""
     for member in fields:
         if member not in MEMBERS:
             hint = suggestion(member, MEMBERS)
             raise bad_request(f"A task of type {task_type} has no {member[:100]!r}{hint}", member)
     size = sum(memoryview(fields[name]).nbytes for name in ("body", "bodyBase64") if name in fields)
     target = await tasks.bodies.run(size, read_endpoint_request, fields, task_type)
-    return _make_request(tasks, caller, request, task_type, fields, idempotency, target)
-
-
-def _make_request(
-    tasks: Tasks,
-    caller: Caller,
-    request: Request,
-    task_type: str,
-    fields: RawObject,
-    idempotency: IdempotencyKey | None,
-    target: EndpointRequest,
-) -> tuple[TaskSpec, AnswerMode]:
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
     asynchronous, stream = read_flag(fields, "async"), read_flag(fields, "stream")

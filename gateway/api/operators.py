@@ -21,7 +21,7 @@ from fairlane.gateway.api.dependencies import (
     keyed_router,
 )
 from fairlane.gateway.api.operator_schemas import ArchivedTask, SettingsChanged, Task, TaskDetail, TopUsers
-from fairlane.gateway.api.queries import Count
+from fairlane.gateway.api.queries import MAX_VALUE, Count
 from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, OBJECT, STRING, fields, listed, ref
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import ApiError, bad_request
@@ -36,8 +36,6 @@ from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.rules import Kind as Configured
 from fairlane.queues.tasks import TERMINAL, State
-
-MAX_VALUE = 256
 
 
 def _change(kind: Configured, **more: Any) -> type[BaseModel]:

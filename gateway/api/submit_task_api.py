@@ -132,8 +132,8 @@ async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
         if error.status != 404:
             raise
         archived = await tasks.poll.archived(task_id, caller)
-        read_log = msgspec.json.decode(archived.answer, type=_Archived)
-        members = _result(read_log.result) if read_log.result else _failure(read_log.error, read_log.code)
+        end = msgspec.json.decode(archived.answer, type=_Archived)
+        members = _result(end.result) if end.result else _failure(end.error, end.code)
         times = archived.enqueued_ms, 0, archived.ended_ms
         await request.respond(200, _encoded(State(archived.state), members, 0, 0, *times), headers)
         return

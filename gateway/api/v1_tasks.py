@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import RawObject, parse_object
@@ -31,7 +31,6 @@ from fairlane.streaming.views.task import TaskInfo
 from fairlane.workers.tasktypes import MEDIA
 
 QUEUE_CHUNK_S = 30.0
-Made = TypeVar("Made")
 HOLD_HEAD_S = 1.0
 """The longest delay of a stream's head: afterwards the client would not learn that its request was accepted."""
 
@@ -150,8 +149,8 @@ async def wait(
         raise task_failed(waited.end.error, waited.task_id, took_ms=sum(waited.took), headers=waited.headers)
     try:
         result = await waited.answer()
-    except ResultShapeError as misfit:
-        raise gateway_failed("JSON_PARSE_FAILED", str(misfit), waited.task_id) from None
+    except ResultShapeError as error:
+        raise gateway_failed("JSON_PARSE_FAILED", str(error), waited.task_id) from None
     kind, body = split_typed(result) if task.task_type in MEDIA else (JSON[1], result)
     ids = [(JSON[0], kind), *_ids(waited.task_id), *ran_by(task, waited.end.info)]
     await request.respond(200, body, [*ids, *waited.headers])
@@ -229,10 +228,10 @@ async def respond(
                     give_up=give_up,
                     overdue=shown.overdue,
                 )
-            except FailedBeforeStart as refused:
+            except FailedBeforeStart as failed:
                 came_to_end = True
-                failure = read_error(refused.end.data) if refused.end.type == "error" else None
-                took_ms = max(event_time(refused.end) - enqueued_ms, 0)
+                failure = read_error(failed.end.data) if failed.end.type == "error" else None
+                took_ms = max(event_time(failed.end) - enqueued_ms, 0)
                 replayed = REPLAYED if joined else ()
                 raise task_failed(failure, task_id, took_ms=took_ms, headers=replayed) from None
             except Lost:

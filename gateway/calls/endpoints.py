@@ -16,7 +16,7 @@ from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import OVERSIZED, RawObject, value_of
 from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, MethodRefused, NoEndpoint
+from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, NoEndpoint, WrongMethod
 from fairlane.gateway.endpoints.headers import BadHeader, passed_headers
 from fairlane.gateway.endpoints.payloads import payload_of
 from fairlane.gateway.errors import ApiError, bad_request
@@ -120,7 +120,7 @@ def find_endpoint(
         raise bad_request(str(error), "url") from None
     except NoEndpoint as error:
         raise ApiError(404, "ENDPOINT_NOT_FOUND", str(error), param="url") from None
-    except MethodRefused as error:
+    except WrongMethod as error:
         if not any(_may_use(caller, one) for one in error.endpoints):
             raise ApiError(404, "ENDPOINT_NOT_FOUND", NONE, param="url") from None
         raise bad_request(str(error), "method") from None

@@ -15,10 +15,10 @@ from fairlane.gateway.errors import (
     ApiError,
     ClientGone,
     Headers,
+    Unauthorized,
     bad_request,
     speaks_anthropic,
     too_large,
-    unauthorized,
 )
 from fairlane.queues.limits import RateLimitStatus
 from fairlane.workers.tracing import Span
@@ -254,7 +254,7 @@ class Request:
         if len(body) > limit:
             raise too_large(limit)
         if self.revoked:
-            raise unauthorized()
+            raise Unauthorized
         return body
 
     async def body_parts(self, limit: int) -> AsyncGenerator[bytes, None]:
@@ -276,7 +276,7 @@ class Request:
             if message["type"] == "http.disconnect":
                 raise ClientGone
             if self.revoked:
-                raise unauthorized()
+                raise Unauthorized
             part: bytes = message.get("body", b"")
             more = message.get("more_body", False)
             size += len(part)
@@ -302,7 +302,7 @@ class Request:
 
     def gone(self) -> Exception:
         """Return why a `DisconnectWatcher` ended the wait for an answer: the client left, or its key was removed."""
-        return unauthorized() if self.revoked else ClientGone()
+        return Unauthorized() if self.revoked else ClientGone()
 
     async def start(self, status: int, headers: Headers) -> None:
         """Begin the answer."""

@@ -69,7 +69,7 @@ def read(raw: bytes | Raw, decoder: msgspec.json.Decoder[Shape], place: str) -> 
 
 
 def _shape_error(message: str, place: str) -> ApiError:
-    """The refusal of a value of another type, in our words."""
+    """Return the error of a value of another type, in our words."""
     sentence, found, inside = message.rpartition(" - at `$")
     if found:
         place += inside.rstrip("`")
@@ -91,7 +91,7 @@ def _shape_error(message: str, place: str) -> ApiError:
 
 
 def invalid(place: str, why: str) -> ApiError:
-    """The refusal of what stands at a place of the request."""
+    """Return the error of a value at a place of the request."""
     place = place[:200]
     return bad_request(f"{place}: {why}", place)
 

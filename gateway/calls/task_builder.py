@@ -304,7 +304,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
         if task_type == "openaiLike" and not _FORMATS.isdisjoint(fields) and kind_of(payload) == "{":
             answer = answer_format(settings.structured_output, fields, templated=bool(options.template))
         repair = False
-        # a wish that is none is refused, whatever the answer is to be
+        # an invalid `repair` is rejected, whatever the format of the answer
         if answer or options.repair is not None:
             repair = _repair(settings, options.repair) and answer != ""
         text = text_bytes(task_type, payload, fields)
@@ -413,7 +413,7 @@ def _repair(settings: Settings, wish: Any) -> bool:
 
 
 def bad_schema(why: str) -> ApiError:
-    """The refusal of a schema that answers cannot be compared with."""
+    """Return the error of a schema that answers cannot be compared with."""
     return bad_request(f"response_format.json_schema.schema cannot be checked: {why}", "response_format")
 
 

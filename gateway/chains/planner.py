@@ -188,7 +188,7 @@ class _Planning(NamedTuple):
         if stage.template is not None:
             name = rule.template if self.routed else None
             template = self.current.plans.templates[name or stage.template]
-            locale, messages = template.said(self.request.locale)
+            locale, messages = template.configured(self.request.locale)
             return Prompt(
                 template.name,
                 messages,
@@ -211,7 +211,7 @@ class _Planning(NamedTuple):
 
 
 def _least(*limits: int | None) -> int:
-    """The least of those that are said; 0 where none is."""
+    """Return the least of the limits that are set; 0 if none is."""
     return min((limit for limit in limits if limit), default=0)
 
 

@@ -26,7 +26,7 @@ from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 
 MEMBERS = frozenset({"chain", "variables", "locale", "stream", "user", *OWN_FIELDS} - {"mode", "repair"})
-"""What a request may hold that names a chain: its stages say the rest. (`user` may say whose it is.)"""
+"""Members of a request that names a chain: its stages set the rest. (`user` may name the user.)"""
 MAX_CHAIN_NAME = 256
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_A_STAGE = (
@@ -34,7 +34,7 @@ _OF_A_STAGE = (
     *("wait_ms", "run_ms", "stream", "price", "asked", "template", "fallbacks", "fallback_after_ms"),
     *("model_omitted", "answer", "repair"),
 )
-"""What a task that is submitted has of its first stage."""
+"""Fields that a submitted task takes from its first stage."""
 
 
 class ChainNotFound(ApiError):
@@ -128,12 +128,12 @@ async def make_chain(
 ) -> tuple[TaskSpec, Submission]:
     """The task of a chain as the scheduler takes it: its first stage, and what the rest is to be. `request`: what the archive
     shall have of it, if it is to have that. Raises ApiError: 400, 403, 404."""
-    comes_to = plan_chain(current, caller, chain_request, options, subject)
-    start, first = await _started(comes_to.plan, request)
+    planned = plan_chain(current, caller, chain_request, options, subject)
+    start, first = await _started(planned.plan, request)
     task = build_task(
         current.settings,
         caller,
-        comes_to.first._replace(downgrade=None),
+        planned.first._replace(downgrade=None),
         task_id=task_id,
         task_type="openaiLike",
         payload=b"{}",
@@ -141,12 +141,12 @@ async def make_chain(
         options=options,
     )
     downgrade = None
-    if comes_to.downgrade is not None:
-        downgrade, other = await _started(comes_to.downgrade, request)
+    if planned.downgrade is not None:
+        downgrade, other = await _started(planned.downgrade, request)
         task.downgrade = _with_stage(copy(task), other)
         task.downgrade.quota = ""
     task = _with_stage(task, first)
-    declared, running = comes_to.plan.stages, start.stage.number
+    declared, running = planned.plan.stages, start.stage.number
     stages = [
         {
             "name": stage.name,

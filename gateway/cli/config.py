@@ -32,12 +32,12 @@ def check(
     settings, warnings = load_settings(config, {}, os.environ)
     from msgspec import to_builtins  # noqa: PLC0415 (for this command alone)
 
-    from fairlane.gateway.accounts.no_auth import who_gets_in  # noqa: PLC0415
+    from fairlane.gateway.accounts.no_auth import access_warnings  # noqa: PLC0415
     from fairlane.gateway.cli import database  # noqa: PLC0415 (SQLAlchemy)
     from fairlane.gateway.operator.settings_view import of_file  # noqa: PLC0415
 
     presence, unknown = database.key_presence(settings)
-    for warning in [*warnings, *unknown, *who_gets_in(settings, presence)]:
+    for warning in [*warnings, *unknown, *access_warnings(settings, presence)]:
         warn(warning)
     if as_json:
         typer.echo(json.dumps(without_secrets(settings), indent=2))

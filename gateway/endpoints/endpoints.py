@@ -21,15 +21,15 @@ class EndpointError(Exception):
 
 
 class BadUrl(EndpointError):
-    """The URL itself is refused."""
+    """The URL itself is invalid."""
 
 
 class NoEndpoint(EndpointError):
-    """No endpoint is meant by it."""
+    """No endpoint matches the URL."""
 
 
-class MethodRefused(EndpointError):
-    """The endpoint takes other methods."""
+class WrongMethod(EndpointError):
+    """The endpoint accepts other methods."""
 
     def __init__(self, sentence: str, endpoints: "tuple[Endpoint, ...]") -> None:
         super().__init__(sentence)
@@ -104,7 +104,7 @@ class Endpoints:
 
     def find(self, url: str, method: str) -> tuple[Endpoint, Target]:
         """The endpoint that is meant by a URL, and the URL in its one form: the pattern that says it most exactly counts, also
-        when another one would take the method. `method`: '' is any. Raises BadUrl, NoEndpoint or MethodRefused."""
+        when another one would take the method. `method`: '' is any. Raises BadUrl, NoEndpoint or WrongMethod."""
         target = target_of(url)
         meant = [one for one in self._by_origin.get(target.origin, ()) if one.pattern.matches(target)]
         if not meant:
@@ -116,16 +116,16 @@ class Endpoints:
             if one in taken:
                 return taken[one], target
         methods = ", ".join(name for name in METHODS if name in taken)
-        raise MethodRefused(f"This URL takes {methods}, not {method[:20]}", tuple(same))
+        raise WrongMethod(f"This URL takes {methods}, not {method[:20]}", tuple(same))
 
     def check(self, endpoint: Endpoint, url: str, method: str) -> Target:
-        """The target of a request to this very endpoint; of any method: ''. Raises BadUrl, NoEndpoint or MethodRefused."""
+        """The target of a request to this very endpoint; of any method: ''. Raises BadUrl, NoEndpoint or WrongMethod."""
         target = target_of(url)
         if not endpoint.pattern.matches(target):
             raise NoEndpoint(f"The endpoint {endpoint.name} is for {endpoint.pattern.text}, not for this URL")
         if method and method not in endpoint.methods:
             sentence = f"The endpoint {endpoint.name} takes {', '.join(endpoint.methods)}, not {method[:20]}"
-            raise MethodRefused(sentence, (endpoint,))
+            raise WrongMethod(sentence, (endpoint,))
         return target
 
 

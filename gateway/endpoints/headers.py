@@ -22,7 +22,7 @@ MAX_HEADER_CHARS = 8192
 MAX_CHARS = MAX_HEADERS_BYTES // 2 - 128
 """Of all that callers send, and of all that the operator sets: a worker takes both together, and that `Content-Type`."""
 PASSING = ("accept", "accept-language", "content-type")
-"""What may pass where the definition says nothing."""
+"""The headers that pass if the definition names none."""
 
 OF_A_CONNECTION = HOP_BY_HOP | OURS
 """They are made for each hop and cannot be set."""
@@ -57,12 +57,12 @@ _OF_OTHERS = frozenset(
         "cf-connecting-ip",
     }
 )
-"""What servers believe of proxies: where a request comes from, and what it really asks for."""
+"""Headers that servers trust from proxies: the origin of a request, and its original URL and method."""
 _PREFIXES = ("proxy-", "x-fairlane-", "x-forwarded-", "x-envoy-", "sec-")
 
 
 class BadHeader(ValueError):
-    """A header that is refused, with a sentence that says why."""
+    """A header that is rejected; the sentence says why."""
 
 
 def passing_name(name: str) -> str:

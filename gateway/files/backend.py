@@ -28,10 +28,8 @@ class _Missing:
     async def write(self, name: str) -> Writer:  # noqa: ARG002
         raise StorageError(self._why)
 
-    async def read(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:  # noqa: ARG002
-        if self._why:
-            raise StorageError(self._why)
-        yield b""
+    def read(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:  # noqa: ARG002
+        raise StorageError(self._why)
 
     async def remove(self, name: str) -> None:  # noqa: ARG002
         raise StorageError(self._why)

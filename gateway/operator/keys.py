@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fairlane.gateway.accounts.callers import Caller, Kind, Unauthorized
+from fairlane.gateway.accounts.callers import Caller, Kind
 from fairlane.gateway.accounts.key_cache import ApiKeyCache
 from fairlane.gateway.accounts.key_rows import ENTRY, NAMED, StoredKey, read_entry
 from fairlane.gateway.accounts.keystore import Change, KeyStore
@@ -17,7 +17,7 @@ from fairlane.gateway.accounts.secrets import FIRST_ID, first_file, new_secret
 from fairlane.gateway.accounts.tokens import signing_key
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.errors import ApiError, Unauthorized, bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.bodies import Note, invalid_fields, optional, read_body, validation_error
 from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, unusable_key

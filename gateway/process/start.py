@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from fairlane.gateway.accounts.keystore import KeyStore
-from fairlane.gateway.accounts.no_auth import KeyPresence, who_gets_in
+from fairlane.gateway.accounts.no_auth import KeyPresence, access_warnings
 from fairlane.gateway.accounts.secrets import with_first_start_keys
 from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.connections.sockets import TooFewFiles, connection_limit, open_files, raise_open_files
@@ -59,7 +59,7 @@ def run(
         with bind(settings, port_option) as listener:  # before a key is created, which is shown once
             presence = asyncio.run(_prepare_database(settings))
             if reload is not None:  # (what is never read again is the demo, open on purpose)
-                for sentence in who_gets_in(settings, presence):
+                for sentence in access_warnings(settings, presence):
                     log.warning(sentence)
             configured, settings = settings, _with_keys(settings, presence)
             if settings.redis_url and settings is not configured:

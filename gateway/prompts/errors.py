@@ -17,5 +17,3 @@ class VariablesError(Exception):
         if unknown:
             parts.append(f"unknown: {', '.join(name[:64] for name in unknown[:10])}")
         super().__init__(f"{'; '.join(parts)}. It takes {', '.join(known) or 'none'}")
-        self.missing = missing
-        self.unknown = unknown

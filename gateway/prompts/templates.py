@@ -89,7 +89,7 @@ class Template:
         self.default_locale = default_locale
         self.parameters = dict(parameters or {})
         self.json_schema = json_schema
-        self._said = {locale: list(listed) for locale, listed in messages.items()}
+        self._configured = {locale: list(listed) for locale, listed in messages.items()}
         self._messages: dict[str, list[_Message]] = {}
         for locale, listed in messages.items():
             made = self._messages[locale] = []
@@ -100,13 +100,13 @@ class Template:
                     where = f"of locale {locale}" if locale else ""
                     raise TemplateError(f"message {number + 1} {where}".strip() + f": {error}") from None
         self.optional = frozenset(optional)
-        said: dict[str, Any] = {
+        identity: dict[str, Any] = {
             "messages": messages,
             "optional": sorted(self.optional),
             "parameters": self.parameters,
         }
-        said |= {"default_locale": default_locale, "json_schema": json_schema}
-        canonical = json.dumps(said, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        identity |= {"default_locale": default_locale, "json_schema": json_schema}
+        canonical = json.dumps(identity, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         self.version = hashlib.sha256(canonical.encode()).hexdigest()[:12]
         """Names its content: the same for the same content, on every replica."""
 
@@ -157,10 +157,10 @@ class Template:
                 return one, self._messages[one]
         return self.default_locale, self._messages[self.default_locale]
 
-    def said(self, locale: str = "") -> tuple[str, list[tuple[str, Any]]]:
+    def configured(self, locale: str = "") -> tuple[str, list[tuple[str, Any]]]:
         """Return the locale whose messages are used for a locale, and role and content of each, as they were configured."""
         used, _ = self._of(locale)
-        return used, self._said[used]
+        return used, self._configured[used]
 
     def render(
         self,

@@ -47,14 +47,14 @@ class Expression:
 class Values:
     """Lists and objects as in JSON, whose texts are templates. One that is nothing but a value in braces gives that value."""
 
-    def __init__(self, said: Any) -> None:
+    def __init__(self, value: Any) -> None:
         """Raises TemplateError."""
-        self._said = compiled(said)
-        self.texts = texts_in(self._said)
+        self._compiled = compiled(value)
+        self.texts = texts_in(self._compiled)
 
     def filled(self, variables: Mapping[str, Any], budget: Budget) -> Any:
         """Return the lists and objects with their places filled in. Raise TemplateError."""
-        return mapped(self._said, Text, lambda text: text.value(variables, budget))
+        return mapped(self._compiled, Text, lambda text: text.value(variables, budget))
 
 
 def _braced(path: tuple[str, ...]) -> str:

@@ -64,7 +64,7 @@ class Collected(NamedTuple):
             "of": self.row.task_id,
             "at": self.ended,
             "as_": self.status,
-            "said": self.output,
+            "output_": self.output,
             "more": self.size,
         }
 
@@ -160,7 +160,7 @@ _ENDED = (
     .values(
         ended=bindparam("at"),
         status=bindparam("as_"),
-        output=bindparam("said"),
+        output=bindparam("output_"),
         size=_here.size + bindparam("more"),
     )
 )

@@ -19,7 +19,7 @@ from fairlane.gateway.settings import (
 )
 from fairlane.queues.overrides import ALL, Override
 
-ROUTE_SETTINGS = (*("model", "mode", "stream", "template", "fallbacks", "timeout", "max_output_tokens"),)
+ROUTE_SETTINGS = ("model", "mode", "stream", "template", "fallbacks", "timeout", "max_output_tokens")
 """What can be overridden of a route's rule. Only the configuration sets its price and `same_task`."""
 MODEL_SETTINGS = ("fallbacks", "fallback_after", "first_output", "silence")
 """What replicas apply of a model; the scheduler's scripts apply the rest."""

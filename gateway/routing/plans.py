@@ -1,4 +1,4 @@
-"""What becomes of a request: which model runs it, and on which terms. Pure."""
+"""Plans of requests: the model that runs each, and its terms. Pure."""
 
 import copy
 from collections.abc import Callable, Collection, Mapping
@@ -28,12 +28,6 @@ class Plan(NamedTuple):
     """Fallback models, with what a task costs there, packed as the scheduler takes them."""
     downgrade: "Plan | None" = None
     """The plan if this one cannot be paid; None: the request is rejected."""
-
-    @property
-    def models(self) -> set[str]:
-        """All models that may run it."""
-        own = {self.model, *(line.partition("\t")[0] for line in self.fallbacks.splitlines())}
-        return own if self.downgrade is None else own | self.downgrade.models
 
 
 class Plans:
@@ -96,7 +90,7 @@ class Plans:
         return Plan(name, rule.model, tier, Terms(price), rule, fallbacks)
 
     def _price(self, model: str, route: str, now_ms: float) -> str:
-        """Packed; '' = it costs nothing. What is said of a route by its name comes first."""
+        """Return the price, packed; '': it costs nothing. The price of a route by its name takes precedence."""
         found = self.prices.own(route, now_ms) if route else None
         found = found or self.prices.at(model, now_ms)
         return found.packed if found else ""

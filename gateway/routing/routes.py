@@ -1,4 +1,4 @@
-"""Routes: the names that callers use instead of a model, and what each comes to for a tier. Pure."""
+"""Routes: the names that callers use instead of a model, and their rules for each tier. Pure."""
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
@@ -82,7 +82,7 @@ class Routes:
         self._all = {**self._models, **self.named}
 
     def find(self, name: str) -> Route | None:
-        """The route of a name that a caller gives; None: it is a model's, with nothing to it."""
+        """Return the route of a name that a caller gives; None: it is a model's without rules."""
         return self._all.get(name)
 
     def moves(self) -> set[tuple[str, str]]:
@@ -127,8 +127,7 @@ def _first(value: int | None, otherwise: int) -> int:
 
 
 def not_there(name: str, known: Iterable[str], kind: str = "template") -> str:
-    """What is said of a name, of a template or what else it is, that is not known: the names that resemble it, else some that
-    there are."""
+    """Return the message for an unknown name of this kind, with similar names, or else some of the known ones."""
     names = sorted(known)
     near = difflib.get_close_matches(name[:200], names, n=SHOWN, cutoff=0.5)
     sentence = f"There is no {kind} {name[:100]!r}"

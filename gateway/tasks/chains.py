@@ -48,7 +48,7 @@ class ChainRunner:
             return so_far.failed(Head([]), None, "STAGE_INPUT_FAILED", "The chain's plan cannot be read here")
         number = done.running.stage.number
         try:
-            comes = await run_in_steps(next_stage(plan, number, so_far.results))
+            following = await run_in_steps(next_stage(plan, number, so_far.results))
         except StageFailed as failed:
             sentence = f"The stage {failed.stage.name} cannot begin: {failed.sentence}"
             runs = failed.plan.runs
@@ -60,17 +60,18 @@ class ChainRunner:
             return so_far.failed(
                 head, None, "STAGE_INPUT_FAILED", f"The next stage cannot begin: {type(error).__name__}"
             )
-        told = [so_far.event(head, done.running.stage, "completed", used_by(so_far.used, number))]
-        told += [so_far.event(head, stage, "skipped") for stage in comes.skipped]
-        if isinstance(comes, NextStage):
-            task = comes.task
+        events = [so_far.event(head, done.running.stage, "completed", used_by(so_far.used, number))]
+        events += [so_far.event(head, stage, "skipped") for stage in following.skipped]
+        if isinstance(following, NextStage):
+            task = following.task
             if plan.quota is not None:
                 task.quota = self._current.plans.budgets.text(plan.quota, now_ms())
-            told.append(so_far.event(head, comes.stage, "queued"))
+            events.append(so_far.event(head, following.stage, "queued"))
             return Follows(
-                StageEntry(comes.stage, task, comes.parts, reserve_of(plan, comes.stage.number)), told
+                StageEntry(following.stage, task, following.parts, reserve_of(plan, following.stage.number)),
+                events,
             )
-        return Follows(so_far.completed(head), told)
+        return Follows(so_far.completed(head), events)
 
     def broken(self, chain: Chain, done: StageDone, entry: StageEntry, code: str, sentence: str) -> Follows:
         """See `Chains`."""
@@ -119,16 +120,16 @@ class _SoFar:
     ) -> Follows:
         """The end of a chain whose next stage cannot begin."""
         run = self._done.running
-        told = [self.event(head, run.stage, "completed", used_by(self.used, run.stage.number))]
+        events = [self.event(head, run.stage, "completed", used_by(self.used, run.stage.number))]
         fragment = fragment_error(sentence, code, failure_row(code).retry, self._usage())
         if stage is not None:
-            told.append(self.event(head, stage, "failed"))
+            events.append(self.event(head, stage, "failed"))
             done = (number for number, _ in self.results)
             fragment = with_failed_stage(
                 fragment, stage.name, final_stages(head, self.used, done, stage.number)
             )
         terminal = "error", compose(self._id, now_ms(), fragment)
-        return Follows(ChainEnd(State.FAILED, code, terminal, stage, model, queue), told)
+        return Follows(ChainEnd(State.FAILED, code, terminal, stage, model, queue), events)
 
     def _usage(self) -> bytes | None:
         usage = usage_fields(used_by(self.used))

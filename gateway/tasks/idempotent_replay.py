@@ -52,9 +52,9 @@ async def state_fields(known: ExistingTask, poll: Poll, caller: Caller) -> dict[
             if error.status != 404:
                 raise
             raise result_gone(known.task_id) from None
-    told: dict[str, Any] = {"taskId": known.task_id, "status": state.value}
+    shown: dict[str, Any] = {"taskId": known.task_id, "status": state.value}
     if state is State.QUEUED:
-        told |= place_fields(known.place)
+        shown |= place_fields(known.place)
     if state not in TERMINAL:
-        told["pollAfterMs"] = poll_after(known.place.wait_ms)
-    return told
+        shown["pollAfterMs"] = poll_after(known.place.wait_ms)
+    return shown

@@ -33,7 +33,7 @@ class Models:
         self._offered = offered
         self._workers = workers
         self._since = int(since)
-        self._told: dict[str, dict[str, Any]] = {}
+        self._described: dict[str, dict[str, Any]] = {}
         self._read_at = float("-inf")
 
     async def rows(self, caller: Caller) -> dict[str, dict[str, Any]]:
@@ -65,7 +65,7 @@ class Models:
         configured_s = self._current.settings.times.modified_ms // 1000 if configured else 0
         created = configured_s or self._since
         row: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "fairlane"}
-        return row | self._told.get(name, {})
+        return row | self._described.get(name, {})
 
     async def _read(self) -> None:
         """Read the descriptions of workers, unless they are cached."""
@@ -73,13 +73,13 @@ class Models:
         if now - self._read_at < CACHE_S:
             return
         self._read_at = now
-        told: dict[str, dict[str, Any]] = {}
+        described: dict[str, dict[str, Any]] = {}
         for worker in sorted(await self._workers(), key=lambda worker: str(worker["name"])):
             for name, info in worker.get("modelInfo", {}).items():
-                row = told.setdefault(name, {})
+                row = described.setdefault(name, {})
                 if owner := info.get("ownedBy"):
                     row.setdefault("owned_by", owner)
                 if length := info.get("contextLength"):
                     least = min(length, row.get("context_length", length))
                     row |= {"context_length": least, "max_model_len": least}
-        self._told = told
+        self._described = described

@@ -19,7 +19,7 @@ def build_openai_task(
     body: bytes,
     fields: RawObject,
     options: Options,
-    said: IdempotencyKey | None = None,
+    idempotency: IdempotencyKey | None = None,
     task_id: str = "",
 ) -> TaskSpec:
     """Return the task of an OpenAI body, whose members are `fields`, for the caller that `Caller.named` returned. `task_id`: its
@@ -30,7 +30,7 @@ def build_openai_task(
     task = build_task(
         current.settings,
         caller,
-        current.plan(caller, name, partial(has_image, fields), said.key if said else task_id),
+        current.plan(caller, name, partial(has_image, fields), idempotency.key if idempotency else task_id),
         task_id=task_id,
         task_type=task_type,
         payload=body,
@@ -38,5 +38,5 @@ def build_openai_task(
         options=options,
         tell_model=True,
     )
-    name_task(task, said)
+    name_task(task, idempotency)
     return task

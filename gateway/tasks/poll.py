@@ -236,8 +236,8 @@ class Poll:
         last = await self._scheduler.last_event(task_id)
         if last is None or last.kind != "permit":
             return {}  # it has ended meanwhile
-        told = msgspec.json.decode(last.data)
-        return {name: told[name] for name in PERMIT_MEMBERS}
+        permit = msgspec.json.decode(last.data)
+        return {name: permit[name] for name in PERMIT_MEMBERS}
 
     async def _chain(self, task_id: str, record: Record) -> Chain:
         """Return a chain in the state of its record; of an ended one with its results. Raise ApiError(404)."""
@@ -255,8 +255,8 @@ class Poll:
         head = read_head(chain.head)
         stages = stages_of(head, chain._replace(state=record.state))
         where = [{"model": stage.model or None, "queue": stage.queue or None} for stage in head.stages]
-        told = [stage | place for stage, place in zip(stages, where, strict=True)]
-        return {"chainName": head.name, "stages": told}
+        shown = [stage | place for stage, place in zip(stages, where, strict=True)]
+        return {"chainName": head.name, "stages": shown}
 
     async def whole(self, place: Place, head: bytes, now: int, ran_ms: int = -1) -> Place:
         """Return the place of a chain in its stage `now`, with the wait until its last stage begins. `ran_ms`: how long the

@@ -38,7 +38,7 @@ MAX_REFERENCED = 200
 
 
 class LiveResponse(NamedTuple):
-    """A response that is read as it comes."""
+    """A response that is read while it runs."""
 
     reader: Reader | ArchiveReader
     place: Place | None = None
@@ -74,12 +74,12 @@ class Responses:
 
     # ---- reading one ----------
 
-    async def find(self, caller: Caller, told: str) -> Row:
+    async def find(self, caller: Caller, wanted_id: str) -> Row:
         """Return the response of this id. Raise ApiError(404) if the caller may not see it, as if it did not exist."""
-        task_id = _task_of(told)
+        task_id = _task_of(wanted_id)
         row = await self._store.row(task_id, now_ms()) if task_id else None
         if row is None or not caller.may_see(row.key_id, row.user):
-            raise _not_found(told)
+            raise _not_found(wanted_id)
         return row
 
     async def body(self, row: Row) -> bytes:
@@ -125,7 +125,7 @@ class Responses:
 
     @contextlib.asynccontextmanager
     async def follow(self, row: Row) -> AsyncIterator[LiveResponse]:
-        """Read a response's log from its first event, and what comes of it, as long as the block."""
+        """Read a response's log from its first event, and new events, until the block ends."""
         if row.ended is None:
             async with self._hub.read(row.task_id) as found:
                 if found is not None:
@@ -186,27 +186,25 @@ class Responses:
 
     # ---- continuing others ----------
 
-    async def history(self, caller: Caller, told: str, most: int) -> list[bytes]:
+    async def history(self, caller: Caller, wanted_id: str, most: int) -> list[bytes]:
         """The items of the conversation that ends with one of the caller's responses, oldest first: what was asked and answered.
 
         Raises ApiError(400) where it is not there whole, has not ended well, or has more than `most` bytes."""
-        task_id = _task_of(told)
+        task_id = _task_of(wanted_id)
         turns = await self._store.line(task_id, MAX_TURNS + 1, now_ms()) if task_id else []
         turns = [turn for turn in turns if caller.owns(turn.row.key_id, turn.row.user)]
         if not turns or turns[0].row.task_id != task_id:
-            raise _no_previous(f"Previous response with id '{told[:100]}' not found.")
+            raise _no_previous(f"Previous response with id '{wanted_id[:100]}' not found.")
         _check_whole(turns)
         if sum(turn.size for turn in turns) > most:
-            text = f"The conversation that leads to {told} has more than {most} bytes: begin a new one"
+            text = f"The conversation that leads to {wanted_id} has more than {most} bytes: begin a new one"
             raise bad_request(text, "previous_response_id")
         unended = [await self._again(turn.row) for turn in turns if turn.row.ended is None]
         bodies = {row.task_id: await self._bare(row) for row in unended}
         latest = turns[0].row
         status = bodies[latest.task_id].status if latest.task_id in bodies else latest.status
         if status not in CONTINUED:
-            text = (
-                f"The response {told} is {status}: only one that is completed or incomplete can be continued"
-            )
+            text = f"The response {wanted_id} is {status}: only one that is completed or incomplete can be continued"
             raise bad_request(text, "previous_response_id")
         kept = await self._store.items([turn.row.task_id for turn in turns])
         found: list[bytes] = []
@@ -223,7 +221,7 @@ class Responses:
         one of their responses, have more than `most` bytes."""
         if not ids or not self._current.settings.responses.ttl_ms:
             return {}
-        tasks = {task for told in ids if (task := task_of_item(told)) and could_be_ours(task, now_ms())}
+        tasks = {task for item_id in ids if (task := task_of_item(item_id)) and could_be_ours(task, now_ms())}
         if len(tasks) > MAX_REFERENCED:
             raise bad_request(f"A request may refer to items of {MAX_REFERENCED} responses", "input")
         wanted, found, left = frozenset(ids), dict[str, bytes](), most
@@ -236,11 +234,11 @@ class Responses:
             else:
                 output = items(await self._store.output(row.task_id, most)) or []
             for item in output:
-                if (told := _named(item).id) in wanted and told not in found:
+                if (item_id := _named(item).id) in wanted and item_id not in found:
                     left -= len(item)
                     if left < 0:
                         raise too_large(most)
-                    found[told] = bytes(item)
+                    found[item_id] = bytes(item)
         return found
 
     async def _bare(self, row: Row) -> "_Bare":
@@ -308,9 +306,9 @@ class _Bare(NamedTuple):
     output: list[bytes]
 
 
-def _task_of(told: str) -> str | None:
+def _task_of(response: str) -> str | None:
     """The task of a response's id; None for what this gateway cannot have issued."""
-    task_id = task_of_response(told)
+    task_id = task_of_response(response)
     return task_id if task_id and could_be_ours(task_id, now_ms()) else None
 
 
@@ -332,8 +330,8 @@ def _with_place(body: bytes, place: Place) -> bytes:
     return b'%b,"fairlane":{"queuePosition":%d,%b}}' % (body[:-1], place.position, wait_members(place))
 
 
-def _not_found(told: str) -> ApiError:
-    return ApiError(404, "RESPONSE_NOT_FOUND", f"Response with id '{told[:100]}' not found.")
+def _not_found(wanted_id: str) -> ApiError:
+    return ApiError(404, "RESPONSE_NOT_FOUND", f"Response with id '{wanted_id[:100]}' not found.")
 
 
 def _no_previous(sentence: str) -> ApiError:

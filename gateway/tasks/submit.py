@@ -1,9 +1,9 @@
 """Submits tasks, and turns rejections into errors."""
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.task_builder import bad_schema
@@ -55,31 +55,19 @@ class Submit:
         self._load_balance = load_balance
         self._schemas = schemas
 
-    def __call__(
+    async def __call__(
         self,
         task: TaskSpec,
         feed: LiveLog | None = None,
         chain: Submission | None = None,
         keep: PendingResponse | None = None,
-    ) -> Coroutine[Any, Any, Submitted | ExistingTask]:
+    ) -> Submitted | ExistingTask:
         """Queue a task, unless its idempotency key names one. Raise ApiError or StoreError: then nothing of it is left (except,
         after a StoreError, possibly a task with an idempotency key).
 
         `feed`: waits for its events; the log begins now. `chain`: the task is its first stage. `keep`: the response to store; it
         is written, or marked as not stored, when this returns. Raise DatabaseUnavailable if its storage was required.
         """
-        return self._submit(task, feed, chain) if keep is None else self._and_keep(keep, task, feed, chain)
-
-    async def _and_keep(
-        self, keep: PendingResponse, task: TaskSpec, feed: LiveLog | None, chain: Submission | None
-    ) -> Submitted | ExistingTask:
-        answer = await self._submit(task, feed, chain)
-        await keep.accepted(answer)
-        return answer
-
-    async def _submit(
-        self, task: TaskSpec, feed: LiveLog | None, chain: Submission | None
-    ) -> Submitted | ExistingTask:
         await self._check(task, chain)
         if feed is not None:
             feed.begun = False
@@ -90,18 +78,20 @@ class Submit:
                 feed.begin()
             if chain is not None:
                 chain.forget()
+        if isinstance(answer, Rejection):
+            raise self._rejected(answer, task)
         if isinstance(answer, ExistingTask):
             outcome = "joined" if answer.state not in TERMINAL else "replayed"
             self._metrics.count(TASKS_RESUBMITTED, outcome if answer.state else "gone")
-            return answer
-        if isinstance(answer, Rejection):
-            raise self._refused(answer, task)
-        self._metrics.accepted(task.queue, answer.line)
-        if task.fallbacks and answer.model != task.model:
-            self._metrics.fell_back(task.model, answer.model, "unavailable")
+        else:
+            self._metrics.accepted(task.queue, answer.line)
+            if task.fallbacks and answer.model != task.model:
+                self._metrics.fell_back(task.model, answer.model, "unavailable")
+        if keep is not None:
+            await keep.accepted(answer)
         return answer
 
-    def _refused(self, answer: Rejection, task: TaskSpec) -> ApiError:
+    def _rejected(self, answer: Rejection, task: TaskSpec) -> ApiError:
         """Return the error of a rejected task, and count it."""
         if answer.reason == "other":
             self._metrics.count(TASKS_RESUBMITTED, "conflict")
@@ -109,7 +99,7 @@ class Submit:
             reused.rate_limits = answer.rate_limits
             return reused
         known = bool(task.asked) or self._current.settings.lists(task.model)  # a route's model is configured
-        error = refusal(answer, task, known_model=known)
+        error = rejection_error(answer, task, known_model=known)
         self._note(task, error.code)
         asked = {"requestedModel": task.asked} if task.asked not in ("", task.model) else {}
         error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
@@ -281,31 +271,31 @@ def ran_by(task: TaskSpec, info: TaskInfo) -> Headers:
     return [(b"x-fairlane-model", info.model.encode("latin-1", "replace"))] if task.asked else []
 
 
-def refusal(refused: Rejection, task: TaskSpec, known_model: bool) -> ApiError:
+def rejection_error(rejection: Rejection, task: TaskSpec, known_model: bool) -> ApiError:
     """Return the error of a rejection, with the scheduler's Retry-After. `known_model`: the model is configured, so a missing
     worker is a matter of time."""
-    retry_ms = max(refused.retry_ms, SECOND_MS)
-    match refused.reason:
+    retry_ms = max(rejection.retry_ms, SECOND_MS)
+    match rejection.reason:
         case "outbox_full":
             retry_ms = OUTBOX_MS
         case "no_balance":
             retry_ms = SECOND_MS
         case "rate_limited":
-            return rate_limited(refused)
+            return rate_limited(rejection)
         case "quota":
-            assert refused.short is not None
-            return InsufficientQuota(refused.short.needed, refused.short.available)
+            assert rejection.short is not None
+            return InsufficientQuota(rejection.short.needed, rejection.short.available)
         case "used_up":
-            text = f"This token has no uses left (limit {refused.limit})."
+            text = f"This token has no uses left (limit {rejection.limit})."
             return ApiError(403, "TOKEN_USED_UP", text)
         case "cancelled":
             text = "The task was cancelled before it was accepted"
             return ApiError(failure_row(CANCELLED).native, CANCELLED, text)
         case "no_worker":
-            return NoWorker(task.model, retry_ms, unknown=refused.others_offered and not known_model)
-    status, code, text = _RETRIED[refused.reason]
-    waits, limit = _seconds(refused.waiting), _seconds(refused.limit)
-    message = text.format(refused=refused, model=task.model, waits=waits, limit=limit)
+            return NoWorker(task.model, retry_ms, unknown=rejection.others_offered and not known_model)
+    status, code, text = _RETRIED[rejection.reason]
+    waits, limit = _seconds(rejection.waiting), _seconds(rejection.limit)
+    message = text.format(rejection=rejection, model=task.model, waits=waits, limit=limit)
     return ApiError(status, code, message, retry_after_ms=retry_ms)
 
 
@@ -314,7 +304,7 @@ _RETRIED = {
     "full_bytes": (503, "QUEUE_FULL", "Queue is full"),
     "user_full": (
         *(429, "USER_QUEUE_FULL"),
-        "{refused.waiting} of your tasks already wait for {model} (limit {refused.limit}). Retry later.",
+        "{rejection.waiting} of your tasks already wait for {model} (limit {rejection.limit}). Retry later.",
     ),
     "too_long": (*(503, "WAIT_TOO_LONG"), "The predicted wait of {waits} is longer than the {limit} allowed"),
     "unavailable": (

@@ -37,7 +37,7 @@ class Tasks:
     poll: Poll
     cancel: Cancel
     cancel_soon: Callable[[str, Literal["client", "timeout"]], None]
-    """Ends a task whose caller is gone, without anybody waiting for it; tried until Redis answers."""
+    """Ends a task whose client is gone, in the background; retried until Redis answers."""
     links: StreamLinks
     hub: Hub
     results: Results

@@ -169,7 +169,7 @@ export interface StageData extends EventData {
   usage?: JsonValue;
 }
 /** What became of one stage of a chain. */
-export interface StageTold {
+export interface StageEnd {
   name: string;
   status: "completed" | "skipped" | "failed";
   usage?: JsonValue;
@@ -194,7 +194,7 @@ export interface DoneData extends EventData {
   result?: JsonValue;
   usage?: JsonValue;
   /** Of a chain, whose result is its last stage's and whose usage is that of all. */
-  stages?: StageTold[];
+  stages?: StageEnd[];
   metadata?: JsonValue;
 }
 export interface ErrorData extends EventData {
@@ -205,7 +205,7 @@ export interface ErrorData extends EventData {
   usage?: JsonValue;
   /** Of a chain: where it failed. */
   failedStage?: string;
-  stages?: StageTold[];
+  stages?: StageEnd[];
   metadata?: JsonValue;
 }
 export interface CancelledData extends EventData {

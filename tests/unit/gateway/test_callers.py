@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.accounts.callers import BadTier, BadUser, Caller, Callers, Unauthorized
-from fairlane.gateway.accounts.no_auth import no_auth_rejection, who_gets_in
+from fairlane.gateway.accounts.callers import BadTier, BadUser, Caller, Callers
+from fairlane.gateway.accounts.no_auth import access_warnings, no_auth_rejection
 from fairlane.gateway.calls.http import Request
+from fairlane.gateway.errors import Unauthorized
 from fairlane.gateway.settings import Settings
 
 
@@ -268,7 +269,7 @@ def test_an_open_gateway_takes_no_http_1_0_and_one_with_keys_does() -> None:
     ],
 )
 def test_an_operator_is_told_who_gets_in(values: dict[str, Any], said: list[tuple[str, ...]]) -> None:
-    sentences = who_gets_in(Settings.model_validate({"data_dir": "/data", **values}))
+    sentences = access_warnings(Settings.model_validate({"data_dir": "/data", **values}))
     assert len(sentences) == len(said)
     for sentence, words in zip(sentences, said, strict=True):
         assert all(word in sentence for word in words), sentence

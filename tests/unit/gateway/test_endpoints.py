@@ -11,8 +11,8 @@ from fairlane.gateway.endpoints.endpoints import (
     BadUrl,
     Endpoint,
     Endpoints,
-    MethodRefused,
     NoEndpoint,
+    WrongMethod,
     per_second,
 )
 from fairlane.gateway.endpoints.headers import (
@@ -56,9 +56,9 @@ def test_the_pattern_that_says_it_most_exactly_counts() -> None:
         ("https://a.example/v1/other", "", "v1"),
     ):
         assert endpoints.find(url, method)[0].name == name
-    with pytest.raises(MethodRefused, match="takes GET, not POST"):  # though `all` would take it
+    with pytest.raises(WrongMethod, match="takes GET, not POST"):  # though `all` would take it
         endpoints.find("https://a.example/v1/other", "POST")
-    with pytest.raises(MethodRefused, match="takes POST, PUT, not DELETE"):
+    with pytest.raises(WrongMethod, match="takes POST, PUT, not DELETE"):
         endpoints.find("https://a.example/v1/make", "DELETE")
     with pytest.raises(NoEndpoint):
         endpoints.find("https://b.example/v1/make", "GET")

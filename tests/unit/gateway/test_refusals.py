@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from fairlane.gateway.errors import native_answer, openai_answer, retry_headers, stopping, store_unavailable
-from fairlane.gateway.tasks.submit import refusal
+from fairlane.gateway.tasks.submit import rejection_error
 from fairlane.queues.tasks import QuotaShortfall, Rejection, TaskSpec
 
 TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
@@ -50,12 +50,12 @@ TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
 def test_a_refusal_says_why_and_when_to_come_again(
     refused: Rejection, known: bool, expected: tuple[int, str, str, int]
 ) -> None:
-    error = refusal(refused, TASK, known)
+    error = rejection_error(refused, TASK, known)
     assert (error.status, error.code, error.message, error.retry_after_ms) == expected
 
 
 def test_a_quota_that_is_not_enough_is_told_on_each_surface_and_not_to_be_tried_again() -> None:
-    error = refusal(Rejection("quota", short=QuotaShortfall(1_250_000, 300)), TASK, True)
+    error = rejection_error(Rejection("quota", short=QuotaShortfall(1_250_000, 300)), TASK, True)
     message = "You exceeded your current quota: this task may cost 1.25 credits, and 0.0003 are left"
     native, openai = native_answer(error), openai_answer(error)
     assert native.status == openai.status == 429
@@ -79,12 +79,12 @@ def test_a_quota_that_is_not_enough_is_told_on_each_surface_and_not_to_be_tried_
 
 
 def test_where_nobody_knows_what_there_is_the_database_is_to_blame() -> None:
-    error = refusal(Rejection("no_balance", unknown=("k:a", "")), TASK, True)
+    error = rejection_error(Rejection("no_balance", unknown=("k:a", "")), TASK, True)
     assert (error.status, error.code, error.retry_after_ms) == (503, "DATABASE_UNAVAILABLE", 1000)
 
 
 def test_a_task_that_was_cancelled_before_it_came_need_not_come_again() -> None:
-    error = refusal(Rejection("cancelled"), TASK, True)
+    error = rejection_error(Rejection("cancelled"), TASK, True)
     assert (error.status, error.code, error.retry_after_ms) == (499, "CANCELLED", None)
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.signing import derived, part, sealed, token
 
-from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys, Unauthorized
+from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys
 from fairlane.gateway.accounts.key_rows import StoredSecret, read_key, stored_keys
 from fairlane.gateway.accounts.tokens import MAX_TOKEN_CHARS, InvalidToken, TokenForbids, signing_key
-from fairlane.gateway.errors import ApiError
+from fairlane.gateway.errors import ApiError, Unauthorized
 from fairlane.gateway.settings import Settings
 
 NOTHING = StoredKeys()

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.accounts.callers import Caller, Callers, Unauthorized
+from fairlane.gateway.accounts.callers import Caller, Callers
 from fairlane.gateway.accounts.key_rows import StoredKey, StoredSecret, next_end, read_key, stored_keys
+from fairlane.gateway.errors import Unauthorized
 from fairlane.gateway.settings import Settings
 
 
