@@ -147,8 +147,8 @@ AllowField = Annotated[
 UpstreamName = Annotated[
     str | None,
     typer.Option(
-        help="What distinguishes this upstream from others: workers that give the same name share its breaker and its holds. "
-        "[default: host and port]"
+        help="What distinguishes this upstream from others: workers that give the same name share its circuit breaker and its "
+        "cooldowns. [default: host and port]"
     ),
 ]
 Ttft = Annotated[int, typer.Option("--ttft-ms", min=1, help="Longest wait for a stream's first output.")]
@@ -428,7 +428,7 @@ def try_command(
 
 
 class _Screen:
-    """Prints a rehearsal: texts as they are, everything else as a line of its own."""
+    """Prints a dry run: texts as they are, everything else as a line of its own."""
 
     def __init__(self) -> None:
         self._in_line = False

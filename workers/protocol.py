@@ -46,7 +46,7 @@ ANY_ENDPOINT = "http:*"
 """The model that a worker offers that makes the calls of all endpoints, those that come later among them."""
 
 PRINTABLE = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
-"""No control characters: names are shown, logged, and stand in keys."""
+"""No control characters: names are shown, logged, and are parts of keys."""
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=PRINTABLE)]
 InstanceId = Annotated[str, Meta(min_length=1, max_length=100, pattern=PRINTABLE)]
 Names = Annotated[list[Name], Meta(min_length=1, max_length=256)]

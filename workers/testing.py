@@ -88,7 +88,7 @@ class Given:
         self._lost: str | None = None
 
     async def outcome(self, timeout_s: float = TIMEOUT_S) -> Outcome:
-        """Wait for the end. Raises `ConnectionError` when the worker was lost, `TimeoutError`."""
+        """Wait for the end. Raise `ConnectionError` when the worker was lost, `TimeoutError`."""
         async with asyncio.timeout(timeout_s):
             await self.ended.wait()
         if self._lost is not None:
@@ -232,7 +232,7 @@ class FakeGateway:
     # ---- what a test does ------------------------------------------------------------------------
 
     async def until(self, is_so: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
-        """Wait until something holds; looks again after every frame and connection. Raises `TimeoutError`."""
+        """Wait until something holds; looks again after every frame and connection. Raise `TimeoutError`."""
         async with asyncio.timeout(timeout_s):
             while not is_so():
                 self._changed.clear()

@@ -103,7 +103,7 @@ class Tracer:
 
 
 def open_tracer(endpoint: str, service: str, version: str) -> Tracer:
-    """A tracer that sends to `endpoint`/v1/traces (OTLP over HTTP). Raises TracingUnavailable."""
+    """A tracer that sends to `endpoint`/v1/traces (OTLP over HTTP). Raise TracingUnavailable."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415

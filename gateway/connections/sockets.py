@@ -14,7 +14,7 @@ SILENT_S = 30
 PROBES = 3
 PROBE_S = 10
 VANISHED_S = SILENT_S + PROBES * PROBE_S
-"""A peer whose system does not answer for so long is gone, whether it was silent or was being sent something."""
+"""A peer whose system does not answer for this long is gone, whether or not data is being sent to it."""
 
 _ENOUGH_FILES = 1 << 20
 

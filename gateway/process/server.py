@@ -36,7 +36,7 @@ log = structlog.get_logger("fairlane.gateway")
 
 Reload = Callable[[], Awaitable[tuple[Settings, bool]]]
 """Reads the configuration again, and whether the database has or had keys, so that a gateway whose configuration has none stays
-closed. Raises SettingsError, OSError."""
+closed. Raise SettingsError, OSError."""
 
 
 class Server(uvicorn.Server):
@@ -46,8 +46,8 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._gateway = gateway
         self._ending = asyncio.Event()
-        self.speaks = False
-        """Whether it says where it listens and what to do next."""
+        self.announces = False
+        """Whether it logs its address and what to do next."""
         gateway.connections.open = self.server_state.connections
 
     @contextlib.contextmanager
@@ -81,10 +81,10 @@ class Server(uvicorn.Server):
         for listener in sockets or ():
             notice_vanished_peers(listener)
         await super().startup(sockets=sockets)
-        if self.speaks and self.started:
-            self._say_where()
+        if self.announces and self.started:
+            self._announce()
 
-    def _say_where(self) -> None:
+    def _announce(self) -> None:
         settings = self._gateway.current.settings
         host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104 - shown, not bound
         url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
@@ -164,7 +164,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     async with open_gateway(settings, redis_url, siblings, own_tokens) as gateway:
         server = make_server(gateway, settings)
-        server.speaks = siblings is None or siblings.index == 0
+        server.announces = siblings is None or siblings.index == 0
 
         def stop() -> None:
             if server.should_exit:

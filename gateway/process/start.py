@@ -93,7 +93,7 @@ def run(
 
 
 async def _prepare_database(settings: Settings) -> KeyPresence:
-    """Upgrade the database, once for all processes; return its keys. Raises DatabaseError."""
+    """Upgrade the database, once for all processes; return its keys. Raise DatabaseError."""
     async with _database(settings) as database:
         await database.start()
         return await KeyStore(database).presence()
@@ -119,7 +119,7 @@ async def _database(settings: Settings) -> AsyncIterator[Database]:
 
 
 def _with_keys(settings: Settings, presence: KeyPresence) -> Settings:
-    """Return the settings with first keys, if neither they nor the database have any; print these. Raises SettingsError."""
+    """Return the settings with first keys, if neither they nor the database have any; print these. Raise SettingsError."""
     settings, created = with_first_start_keys(settings, presence)
     for secret in created:
         what = "admin's key" if secret.kind == "key" else "worker token"
@@ -152,7 +152,7 @@ async def _serve_alone(
 
 
 def bind(settings: Settings, port_option: str) -> socket.socket:
-    """Return the listening socket. Raises OSError with a sentence."""
+    """Return the listening socket. Raise OSError with a sentence."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # with the protocol named: asyncio sets TCP_NODELAY only then
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -272,8 +272,8 @@ class _Keeper:
         self._backoff = Backoff(random.Random())  # noqa: S311 (spreads restarts, guards nothing)
         self._ends = 0
         """Its deaths since it last ran for HEALTHY_S."""
-        self._told = RateLimitedLogger()
-        self._speaks = True
+        self._logger = RateLimitedLogger()
+        self._verbose = True
         """Whether its lines are logged immediately; while it dies repeatedly, they are logged with its end."""
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
         """Its last lines, without content of requests."""
@@ -329,7 +329,7 @@ class _Keeper:
 
     async def _once(self) -> int:
         """Run one process; return its exit status."""
-        self._speaks, self._registered = self._ends < 2, False
+        self._verbose, self._registered = self._ends < 2, False
         self._said.clear()
         lines = _Lines(self._heard)
         mark_read, write_end = os.pipe()
@@ -368,13 +368,13 @@ class _Keeper:
         self._said.append(text)
         if text.startswith(REGISTERED):
             self.connected.set()
-            self._speaks = self._registered = True
-        if not self._speaks:
+            self._verbose = self._registered = True
+        if not self._verbose:
             return
         if self.stopping:
             level = min(level, logging.DEBUG)
         write = {logging.DEBUG: log.debug, logging.INFO: log.info, logging.WARNING: log.warning}
-        self._told.log(write.get(level, log.error), f"{self._what} says", **self._who, line=text)
+        self._logger.log(write.get(level, log.error), f"{self._what} says", **self._who, line=text)
 
 
 class _Lines(asyncio.Protocol):

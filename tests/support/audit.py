@@ -1,4 +1,4 @@
-"""Reads the whole store and says what is wrong with it: the invariants of DESIGN.md §3 and §7 that hold after every call."""
+"""Reads the whole store and reports what is wrong with it: the invariants that hold after every call."""
 
 import re
 import time

@@ -1,9 +1,9 @@
 """Two-level start-time fair queueing in plain Python: the oracle for the order in which the scripts grant one model's tasks.
 
-Written from the rule (DESIGN.md §3), not from the scripts: no Redis, no keys. Only what decides is shared: tags are whole
+Written from the rule (docs/fairness.md), not from the scripts: no Redis, no keys. Only what decides is shared: tags are whole
 4,096ths, ties go to the smaller name, and idle flows are forgotten four at a time when a task is settled.
 
-Rules beside weights and the limit are attributes of model and lanes; whoever sets one calls `rules_changed`.
+Rules other than weights and the limit are attributes of model and lanes; whoever sets one calls `rules_changed`.
 
 The random steps of test_grant_order.py and every simulation of bench/fairness compare each grant with it.
 """

@@ -81,7 +81,7 @@ class ChunkReader:
     def read(self, event: bytes) -> list[Delta]:
         """The deltas of one event.
 
-        Raises `StreamError` for an `error` object, `ValueError` if unreadable, `TaskError` for an end that is a failure.
+        Raise `StreamError` for an `error` object, `ValueError` if unreadable, `TaskError` for an end that is a failure.
         """
         if event.strip() == b"[DONE]":
             self.done = True
@@ -138,7 +138,7 @@ def finish_of(reason: str) -> str:
 
 
 def ended(body: bytes) -> bytes:
-    """A whole answer with its finish reasons by OpenAI's names. Raises `TaskError` like `finish_of`."""
+    """A whole answer with its finish reasons by OpenAI's names. Raise `TaskError` like `finish_of`."""
     if not any(b'"%b"' % reason.encode() in body for reason in (*_FAILED, *_FINISHES)):
         return body
     try:
@@ -204,6 +204,16 @@ def usage_of(raw: Raw) -> Usage | None:
         output_tokens=_count(members, "completion_tokens", "output_tokens"),
         details=members,
     )
+
+
+def reported_usage(body: bytes) -> list[Usage]:
+    """Return the usage of a whole answer, if it has one. Raise `StreamError` for an error object, `ValueError` if unreadable."""
+    body.decode()  # strings are passed on unparsed
+    answer = msgspec.json.decode(body, type=Answer)
+    if not is_null(answer.error):
+        raise StreamError(answer.error)
+    usage = usage_of(answer.usage)
+    return [] if usage is None else [usage]
 
 
 def is_null(raw: Raw) -> bool:

@@ -40,7 +40,7 @@ class Provider:
     def adapter(
         self, *, models: Iterable[str] | Mapping[str, str], base_url: str | None = None, **options: Any
     ) -> Upstream:
-        """An adapter for this provider; `options` as `Upstream` takes them. Raises `ValueError` for a bad URL or key."""
+        """An adapter for this provider; `options` as `Upstream` takes them. Raise `ValueError` for a bad URL or key."""
         from fairlane.workers.adapters.upstream import Upstream  # noqa: PLC0415 (it takes a while)
 
         return Upstream(self._dialect(), models=models, base_url=base_url or self.base_url, **options)

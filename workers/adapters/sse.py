@@ -23,7 +23,7 @@ class EventParser:
         self._at_start = True
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that `data` completes. Raises `EventTooLargeError`."""
+        """The events that `data` completes. Raise `EventTooLargeError`."""
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False

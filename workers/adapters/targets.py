@@ -57,7 +57,7 @@ class Target:
 
 
 def read_target(url: str) -> Target:
-    """The target of a URL. Raises BadTarget for whatever two programs may read differently: a user in it, a fragment,
+    """The target of a URL. Raise BadTarget for whatever two programs may read differently: a user in it, a fragment,
     a backslash, control characters, dot segments (also encoded, also encoded twice), encoded slashes, empty segments, hosts that
     are not plain ASCII, addresses in odd forms, ports in odd forms."""
     if len(url) > MAX_URL_CHARS:

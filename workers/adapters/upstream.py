@@ -150,7 +150,7 @@ class Upstream:
         return model if known is None or known == ANY_MODEL else known
 
     async def list_models(self) -> dict[str, ModelInfo]:
-        """The models that the upstream lists, by its names. Raises `TaskError`."""
+        """The models that the upstream lists, by its names. Raise `TaskError`."""
         status, body = await self._ask_for_models()
         if status != 200:
             asked = CallTarget(self._shown_url + self._dialect.models_path, "", secret=self._api_key)
@@ -158,7 +158,7 @@ class Upstream:
         return read_models(body)
 
     async def _ask_for_models(self) -> tuple[int, bytes]:
-        """Status and body, cut at MAX_LIST_BYTES. Raises `TaskError` when there is none in time."""
+        """Status and body, cut at MAX_LIST_BYTES. Raise `TaskError` when there is none in time."""
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 request = self._http().build_request("GET", self._base_url + self._dialect.models_path)
@@ -179,7 +179,7 @@ class Upstream:
         return response.status_code, bytes(body)
 
     async def __call__(self, task: Task, context: Context) -> AsyncGenerator[Output, None]:
-        """Run one task. Raises `TaskError` with the codes of `failures`."""
+        """Run one task. Raise `TaskError` with the codes of `failures`."""
         if task.type not in self.task_types:
             raise TaskError("BAD_REQUEST", f"This worker does not run tasks of type {task.type!r}.")
         model = self.upstream_name(task.model)

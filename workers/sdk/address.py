@@ -11,7 +11,7 @@ _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 def websocket_url(gateway: str) -> str:
     """The WebSocket URL for what a user writes: `ws://host:port/ws`, or `http(s)://host:port` (adds `/ws`).
 
-    Raises `BadAddressError` with a sentence that shows the right form.
+    Raise `BadAddressError` with a sentence that shows the right form.
     """
     try:
         parts = urlsplit(gateway.strip())

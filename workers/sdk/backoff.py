@@ -25,7 +25,7 @@ class Backoff:
         self._failures = 0
 
     def after(self, registered_s: float, retry_after_s: float | None = None) -> float:
-        """Seconds to wait after a connection that was registered for so long; not less than was asked for."""
+        """Return the seconds to wait after a connection that was registered for this time; not less than was requested."""
         if registered_s >= HEALTHY_S:
             self._failures = 0
         bound = min(CEILING_S, BASE_S * 2.0 ** min(self._failures, 10))

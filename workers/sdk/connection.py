@@ -61,7 +61,7 @@ class Ended:
 class Connection:
     """Owns one socket from dialling to close.
 
-    `registered` is set once the gateway has welcomed us, `going` when it wants to be rid of us (`reconnect`
+    `registered` is set once the gateway has welcomed us, `draining` when it sends `drain` (`reconnect`
     says whether to open another connection first, or not to come back at all). After `close_when_idle` the
     connection ends by itself once its last task is finished and acknowledged, or the gateway's grace is over.
     """
@@ -79,7 +79,7 @@ class Connection:
     ) -> None:
         self.session = session
         self.registered = asyncio.Event()
-        self.going = asyncio.Event()
+        self.draining = asyncio.Event()
         self.reconnect = False
         self._url = url
         self._token = token
@@ -119,7 +119,7 @@ class Connection:
     async def run(self) -> Ended:
         """Dial, work, and return when the connection has ended; its session is then ended too.
 
-        Raises `GatewayRefusedError` when coming back would not help.
+        Raise `GatewayRefusedError` when coming back would not help.
         """
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         try:
@@ -235,11 +235,11 @@ class Connection:
                 self.registered.set()
                 self._stir.set()  # the pulse has a heartbeat to keep from now on
             case HandOver():
-                who = "the gateway is going" if effect.reconnect else "an operator takes this worker out"
-                log.info("%s; %d ms to finish", who, effect.grace_ms)
+                why = "the gateway shuts down" if effect.reconnect else "an operator takes this worker out"
+                log.info("%s; %d ms to finish", why, effect.grace_ms)
                 self.reconnect = effect.reconnect
                 self._close_at = self._loop.time() + effect.grace_ms / 1000
-                self.going.set()
+                self.draining.set()
             case Complaint():
                 log.warning("gateway: %s: %s", effect.code, effect.message)
 
@@ -261,7 +261,7 @@ class Connection:
         if response.status_code == 403:
             raise GatewayRefusedError(
                 "The gateway does not let this worker in (403): check what its token may do, "
-                "and that no proxy stands between the two."
+                "and that there is no proxy between the two."
             )
         hint = _HINTS.get(response.status_code, "")
         retry_after_s = requested_pause(response.headers)

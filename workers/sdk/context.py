@@ -123,6 +123,6 @@ class Context:
     def set_usage(self, usage: Usage) -> None:
         """Record what the task has used so far. The last call counts, also when the task fails.
 
-        Raises `TypeError` when `details` holds something that is not JSON.
+        Raise `TypeError` when `details` holds something that is not JSON.
         """
         self.usage_json = usage.as_json()

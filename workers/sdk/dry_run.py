@@ -21,7 +21,7 @@ async def dry_run(
 ) -> None:
     """Run one task as the worker would, hooks included; `show` gets each item as it comes.
 
-    Raises `TaskError` (`WORKER_ERROR` when there is no handler for the task), `TimeoutError`, and whatever
+    Raise `TaskError` (`WORKER_ERROR` when there is no handler for the task), `TimeoutError`, and whatever
     else the handler raises.
     """
     route = worker.registry.find(task.model, task.type)

@@ -49,7 +49,7 @@ class Registry:
         self._routes: list[Route] = []
 
     def add(self, handler: Handler, models: Iterable[str], task_types: Iterable[str] | None) -> None:
-        """Add a handler; without task types it serves any but those that must be named (`tasktypes.py`). Raises `TypeError` or
+        """Add a handler; without task types it serves any but those that must be named (`tasktypes.py`). Raise `TypeError` or
         `ValueError` with a sentence when it cannot serve as one.
         """
         if isinstance(models, str) or isinstance(task_types, str):

@@ -222,7 +222,7 @@ class _Running:
             await self._wait_for_room()
 
     def _send_sent(self) -> None:
-        """On the event loop immediately; from the thread of a plain function when the loop comes to it."""
+        """Report it immediately on the event loop, or in its next tick from the thread of a plain function."""
         if threading.get_ident() == self._thread:
             self._session.sent(self._output)
         elif not self._loop.is_closed():

@@ -64,7 +64,7 @@ class Supervisor:
     async def run(self, stop: asyncio.Event, abort: asyncio.Event) -> None:
         """Stay connected until `stop`, then drain; `abort` cancels what still runs. Closes everything.
 
-        Raises `GatewayRefusedError`. A cancellation of this call stops immediately, without waiting for results
+        Raise `GatewayRefusedError`. A cancellation of this call stops immediately, without waiting for results
         to arrive.
         """
         keeper = asyncio.create_task(self._keep_connected(), name="fairlane connections")
@@ -94,16 +94,16 @@ class Supervisor:
             connection = self._connection()
             link = asyncio.create_task(connection.run(), name="fairlane connection")
             self._open[link] = connection
-            going = asyncio.create_task(connection.going.wait())
+            draining = asyncio.create_task(connection.draining.wait())
             welcomed = asyncio.create_task(self._retire_others(connection))
             try:
-                await asyncio.wait([link, going], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([link, draining], return_when=asyncio.FIRST_COMPLETED)
                 if not link.done() and not connection.reconnect:
                     connection.close_when_idle()
                     await asyncio.wait([link])
             finally:
-                await _cancel(going, welcomed)
-            if connection.going.is_set() and not connection.reconnect:
+                await _cancel(draining, welcomed)
+            if connection.draining.is_set() and not connection.reconnect:
                 log.info("taken out by the gateway: not coming back")
                 for other in self._open.values():
                     other.close_when_idle()
@@ -179,7 +179,7 @@ class Supervisor:
             connection.session.resend()
         self._on_change()
 
-    # ---- going -----------------------------------------------------------------------------------
+    # ---- draining -----------------------------------------------------------------------------------
 
     async def _drain_after(self, stop: asyncio.Event, abort: asyncio.Event) -> None:
         """Wait for `stop`, then until nothing runs or is unacknowledged, or the drain's time is over."""

@@ -116,7 +116,7 @@ class Result:
 def as_json(value: Any) -> msgspec.Raw:
     """`value` as JSON that is ready to send; a `msgspec.Raw` is checked and passes through unparsed.
 
-    Raises `TypeError` or `ValueError` when it is not JSON.
+    Raise `TypeError` or `ValueError` when it is not JSON.
     """
     if not isinstance(value, msgspec.Raw):
         return msgspec.Raw(msgspec.json.encode(value))

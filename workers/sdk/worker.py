@@ -114,7 +114,7 @@ class Worker:
     def run(self) -> None:
         """Work until SIGTERM or SIGINT. The first signal drains, the second cancels what still runs.
 
-        Uses uvloop where it is installed. Raises what `serve` raises.
+        Uses uvloop where it is installed. Raise what `serve` raises.
         """
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(self._serve_until_signal())
@@ -122,7 +122,7 @@ class Worker:
     async def serve(self, stop: asyncio.Event | None = None, abort: asyncio.Event | None = None) -> None:
         """Work until `stop` is set, then drain; `abort` cancels what still runs. For tests and for embedding.
 
-        Raises `ValueError` (`BadAddressError`) for settings that cannot work, and `GatewayRefusedError` when
+        Raise `ValueError` (`BadAddressError`) for settings that cannot work, and `GatewayRefusedError` when
         the gateway will not have this worker. Cancelling this call stops immediately.
         """
         self.check()
@@ -152,7 +152,7 @@ class Worker:
 
     def describe(self, model: str, *, context_length: int | None = None, owned_by: str | None = None) -> None:
         """Say what callers find in `/v1/models` of a model that this worker runs: how many tokens its input and output may have
-        together, and whose it is (100 characters). May be called as `report` may. Raises `ValueError`.
+        together, and whose it is (100 characters). May be called as `report` may. Raise `ValueError`.
         """
         info = protocol.ModelInfo(context_length, owned_by)
         try:

@@ -9,9 +9,9 @@ from fairlane.queues.tasks import Grant
 
 @dataclass(frozen=True, slots=True)
 class OutputLimits:
-    """How long a model's worker may stay silent, ms; None = as long as it likes.
+    """How long a model's worker may stay silent, ms; None: no limit.
 
-    Where there is a least, the limit follows the model's queue: it tightens while those who come wait for `tightens_from_ms` to
+    If there is a lower bound, the limit follows the model's queue: it tightens while new tasks wait for `tightens_from_ms` to
     `tightens_to_ms`.
     """
 

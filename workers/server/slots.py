@@ -32,9 +32,9 @@ FILL_PAUSE_S = 0.02
 MAX_MISSED_WAKEUPS = 1000
 """Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
 MAX_SHUT_MS = 5000
-"""For so long it is believed that nothing of a model starts through an upstream: the message that it does may be lost."""
+"""For how long no task of a model is requested through a closed upstream: the message that it is open may be lost."""
 MISMATCH_REST_S = 1.0
-"""How long a worker asks for nothing after a task that only others take: it would be given the same one again."""
+"""How long no task is requested for a worker after one that only others take: it would get the same one again."""
 
 
 class Slots:
@@ -91,7 +91,7 @@ class Slots:
     def _on_submitted(
         self,
         task_id: str,
-        comes_again: bool,
+        repeatable: bool,
         worker: Worker | None,
         want: int,
         done: asyncio.Future[Submitted | ExistingTask | Rejection],
@@ -102,7 +102,7 @@ class Slots:
         error = reply.exception()
         if error is not None:
             self._payloads.pop(task_id)
-            if isinstance(error, StoreError) and error.sent and not comes_again:
+            if isinstance(error, StoreError) and error.sent and not repeatable:
                 self._cancels.cancel_soon(task_id, "gateway")
             if not done.done():
                 done.set_exception(error)
@@ -111,7 +111,7 @@ class Slots:
         answer = self._scheduler.parse_submit(reply.result())
         if not isinstance(answer, Submitted):
             self._payloads.pop(task_id)
-            if worker and isinstance(answer, ExistingTask):  # these come in crowds
+            if worker and isinstance(answer, ExistingTask):  # many arrive at the same time
                 self._on_no_grant(worker)
         elif worker:
             self.assign_grants(worker, answer.grants, answer.retry_at, answer.closed_upstreams)

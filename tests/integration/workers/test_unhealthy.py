@@ -24,8 +24,8 @@ DOWN = {"code": "UPSTREAM_ERROR", "retryable": True}
 @pytest.fixture(autouse=True)
 def _no_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that was found out rests until the test is over."""
-    monkeypatch.setattr(health, "REST_S", 1000.0)
-    monkeypatch.setattr(health, "MAX_REST_S", 1000.0)
+    monkeypatch.setattr(health, "BACKOFF_S", 1000.0)
+    monkeypatch.setattr(health, "MAX_BACKOFF_S", 1000.0)
 
 
 async def serve(worker: RawWorker, error: str = "", **info: Any) -> None:
@@ -80,7 +80,7 @@ async def test_an_always_failing_worker_beside_a_good_one_gets_a_few_tasks_and_c
 async def test_after_a_rest_it_gets_one_task_and_is_well_again_when_that_is_done(
     served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "REST_S", 0.01)
+    monkeypatch.setattr(health, "BACKOFF_S", 0.01)
     async with (
         worker_v2(served.ws, instance="bad", slots=4) as bad,
         worker_v2(served.ws, instance="good", slots=1) as good,

@@ -19,7 +19,7 @@ class Reader(Protocol):
     usage: Usage | None
     """What the upstream has reported so far."""
     done: bool
-    """Whether it has said that nothing more comes."""
+    """Whether it has ended its output."""
 
     @property
     def complete(self) -> bool:

@@ -231,7 +231,7 @@ def read_chat(
 ) -> tuple[Chat, dict[str, Raw]]:
     """A payload as a chat, and its members that go out as they came: the provider's `own`, and those that are `allowed`.
 
-    `ignored` are hints that this provider has no word for, in addition to `HINTS`. Raises `TaskError` for anything else: a
+    `ignored` are hints that this provider has no word for, in addition to `HINTS`. Raise `TaskError` for anything else: a
     member that is not read would be silently ignored.
     """
     try:
@@ -265,7 +265,7 @@ def arguments_of(call: ToolCall, place: str) -> Raw:
 
 
 def data_of(url: str, place: str) -> tuple[str, str] | None:
-    """Media type and base64 of a data URL; None for one of the web. Raises `TaskError` for any other."""
+    """Media type and base64 of a data URL; None for one of the web. Raise `TaskError` for any other."""
     if url[:5].lower() == "data:":
         found = _DATA_URL.match(url[:500])
         if found is None:

@@ -49,7 +49,7 @@ class Form:
         self._fields = 0
 
     def add(self, name: str, raw: Raw, level: int = 1) -> None:
-        """Add a member of the payload. Raises ValueError for what no form can say."""
+        """Add a member of the payload. Raise ValueError for what no form can say."""
         if level == 1:
             _check(name)
         self._fields += 1  # also what is left out takes its time

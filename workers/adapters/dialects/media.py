@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from fairlane.workers.adapters.chunks import Answer, StreamError, check_event, is_null, usage_of
+from fairlane.workers.adapters.chunks import StreamError, check_event, is_null, reported_usage, usage_of
 from fairlane.workers.adapters.dialects.base import Call, Output
 from fairlane.workers.adapters.dialects.forms import Form
 from fairlane.workers.sdk import Delta, Result, Task, Usage
@@ -35,7 +35,7 @@ _TEXTS = ("text", "srt", "vtt")
 
 
 def media_call(task: Task, members: dict[str, Raw], model: str, boundary: str) -> Call:
-    """The request for a task of media, whose payload has these members. `boundary`: of a form. Raises ValueError for a payload
+    """The request for a task of media, whose payload has these members. `boundary`: of a form. Raise ValueError for a payload
     that cannot be a form.
 
     Speech is asked for as bytes, and streamed as they come; a transcription is streamed if its client streams; images come whole.
@@ -93,7 +93,7 @@ class MediaReader:
         return None
 
     def read(self, event: bytes) -> list[Delta]:
-        """The text of one event of a transcription. Raises as `Reader`."""
+        """The text of one event of a transcription. Raise as `Reader`."""
         if event.strip() == b"[DONE]":
             self.done = True
             return []
@@ -112,13 +112,8 @@ class MediaReader:
         return [Delta(content=found.delta)]
 
     def whole(self, body: bytes) -> list[Output]:
-        """The answer as it came, and its usage. Raises as `Reader`."""
-        body.decode()
-        answer = msgspec.json.decode(body, type=Answer)
-        if not is_null(answer.error):
-            raise StreamError(answer.error)
-        usage = None if is_null(answer.usage) else usage_of(answer.usage)
-        return [*([usage] if usage is not None else []), Result(Raw(body))]
+        """Return the usage, and the answer unchanged. Raise as `Reader`."""
+        return [*reported_usage(body), Result(Raw(body))]
 
 
 class TextReader(MediaReader):

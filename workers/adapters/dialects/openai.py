@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from fairlane.workers.adapters.chunks import Answer, ChunkReader, StreamError, ended, is_null, usage_of
+from fairlane.workers.adapters.chunks import ChunkReader, ended, is_null, reported_usage
 from fairlane.workers.adapters.dialects.base import Call, Output
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 from fairlane.workers.adapters.dialects.chat_only import plain_messages, plain_tools
@@ -71,7 +71,7 @@ class OpenAIDialect:
             if stream:
                 body["stream_options"] = _with_usage(members.get("stream_options"))
             else:
-                body.pop("stream_options", None)  # upstreams refuse it without a stream
+                body.pop("stream_options", None)  # upstreams reject it without a stream
         return Call(PATHS[task.type], msgspec.json.encode(body), OpenAIReader(), stream)
 
 
@@ -79,12 +79,7 @@ class OpenAIReader(ChunkReader):
     """Reads chunks, or a whole answer, which is the result as it came."""
 
     def whole(self, body: bytes) -> list[Output]:
-        body.decode()
-        answer = msgspec.json.decode(body, type=Answer)
-        usage = None if is_null(answer.usage) else usage_of(answer.usage)
-        if not is_null(answer.error):
-            raise StreamError(answer.error)
-        return [*([usage] if usage is not None else []), Result(Raw(ended(body)))]
+        return [*reported_usage(body), Result(Raw(ended(body)))]
 
 
 def _with_usage(options: Raw | None) -> dict[str, Any]:

@@ -54,7 +54,7 @@ _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 def read_address(text: str) -> Address:
-    """An address as it is connected to: `::ffff:a.b.c.d` is a.b.c.d. Raises ValueError."""
+    """An address as it is connected to: `::ffff:a.b.c.d` is a.b.c.d. Raise ValueError."""
     address = ip_address(text)
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
@@ -73,7 +73,7 @@ def addresses_said(host: str) -> list[Address]:
 
 
 def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Networks such as `10.0.0.0/8`. Raises ValueError."""
+    """Networks such as `10.0.0.0/8`. Raise ValueError."""
     return tuple(ip_network(text) for text in texts)
 
 

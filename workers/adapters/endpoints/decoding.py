@@ -21,7 +21,7 @@ def readable(codings: Sequence[str]) -> bool:
 def decode(coding: str, body: bytes, limit: int) -> bytes:
     """The body before it was compressed. Nothing beyond `limit` bytes is ever made, and one byte to see that there is more.
 
-    Raises TooLargeError where it is larger, ValueError where it cannot be read or is cut off.
+    Raise TooLargeError where it is larger, ValueError where it cannot be read or is cut off.
     """
     if not body:
         return b""

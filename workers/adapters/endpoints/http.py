@@ -52,7 +52,7 @@ class HttpAdapter:
         await self._client.aclose()
 
     async def __call__(self, task: Task, context: Context) -> dict[str, Any]:
-        """Make one call. Raises `TaskError` with the codes of `outcomes`."""
+        """Make one call. Raise `TaskError` with the codes of `outcomes`."""
         try:
             call = read_call(task.payload_bytes)
         except ValueError as error:

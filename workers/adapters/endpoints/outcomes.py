@@ -14,8 +14,8 @@
 | an answer that cannot be read                       | JSON_PARSE_FAILED                 | no                             |
 | an address or a size that may not be                | ADDRESS_REFUSED, RESPONSE_TOO_LARGE | no                           |
 
-A refusal for a time (429, 503) holds the endpoint's line for all who call it, so the failure names no other status: with one, the
-worker would rest, which has other endpoints to call.
+After a 429, or a 503 with `Retry-After`, the endpoint has a cooldown for all its clients. The failure has no HTTP status: with
+one, the worker would back off, although it has other endpoints to call.
 """
 
 import base64
@@ -35,14 +35,14 @@ from fairlane.workers.sdk.errors import TaskError, shorten
 MAX_SAID_BYTES = 64 * 1024
 """Of a failure's body, that is looked at for its sentence."""
 SECRET_CHARS = 8
-"""Words of headers that are so long may be secrets, and are kept out of sentences."""
+"""Words of headers of this length can be secrets, and are kept out of messages."""
 _SIGNS = re.compile(r"[\s=;,:\"']+")
 _NO_BODY = frozenset({204, 206, 304})
 """Answers without a body, and parts of one, which cannot be made readable by themselves."""
 
 
 def result(call: Call, answer: Answer) -> dict[str, Any]:
-    """The task's result. Raises TaskError where the answer is a failure, or too large once it is readable."""
+    """The task's result. Raise TaskError where the answer is a failure, or too large once it is readable."""
     told_headers = incoming(answer.headers, decoded=False)
     pause_s = requested_pause(dict(reversed(told_headers)))  # the first of each
     if answer.status == 429 or (answer.status == 503 and pause_s is not None):

@@ -43,7 +43,7 @@ class TaskOutput:
         self.last_seq = 0
         """Chunk frames that were handed out so far."""
         self.is_queued = False
-        """Whether it stands in its session's line; only the session touches this."""
+        """Whether it is in its session's line; only the session sets this."""
         self.result_sent = False
         self.on_room: Callable[[], None] | None = None
         """Called once, when a frame has been taken and the queue is not full any more."""

@@ -3,7 +3,7 @@
     rho    = clamp((wait - from) / (to - from), 0, 1)
     target = clamp(max(1.5 * p99, most - rho * (most - least)), least, most)
 
-`wait` is how long the model's queue makes those wait who come now, `p99` how long all but one in a hundred of its answers took.
+`wait` is the wait of a task that is submitted now, `p99` the time of the answers' 99th percentile.
 In each round the limit moves towards the target, by a fifth of itself at most: no single look at the queue decides much.
 
 The ramp between two thresholds is RED's (Floyd, Jacobson: Random Early Detection Gateways for Congestion Avoidance, 1993), over
@@ -22,7 +22,7 @@ from fairlane.workers.server.limits.answers import Answers
 
 TOLERANCE = 1.5
 STEP = 0.2
-"""Of the limit: so much it moves in a round, at most."""
+"""The part of the limit by which it moves in a round, at most."""
 FEWEST_ANSWERS = 50
 """With fewer it is unknown what is safe."""
 
@@ -35,7 +35,7 @@ class Why(enum.StrEnum):
     SHORT_QUEUE = "short_queue"
     LONG_QUEUE = "long_queue"
     ANSWERS = "answers"
-    """The queue would tighten it further, but answers take so long."""
+    """The queue would tighten it further, but answers take longer."""
     FEW_ANSWERS = "few_answers"
     """The queue is long, but too few answers are known."""
     PAUSED = "paused"

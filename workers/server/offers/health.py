@@ -1,10 +1,10 @@
 """Workers that cannot work back off while others are healthy, and the tasks that they fail cost no try.
 
-A worker is unhealthy when it reports so (`unhealthy` in `register`: its upstream is gone), or after FAILURES_TO_REST
+A worker is unhealthy when it reports so (`unhealthy` in `register`: its upstream is gone), or after FAILURES_TO_BACK_OFF
 failures in a row. It backs off while healthy workers, here or at other replicas, offer all of its models. A worker that reported
-itself unhealthy backs off until it reports healthy; another one for a time that doubles, REST_S to MAX_REST_S, after which it
-gets one task at a time until one completes. If no other worker is healthy, it gets tasks like a healthy one,
-and its clients see the failures.
+itself unhealthy backs off until it reports healthy; another one for a time that doubles, BACKOFF_S to MAX_BACKOFF_S, after which
+it gets one task at a time until one completes. If no other worker is healthy, it gets tasks like a healthy one, and its clients
+see the failures.
 
 Failures of one endpoint in a row count once: the worker's other endpoints must not wait for one that fails, which has a circuit
 breaker of its own.
@@ -28,9 +28,9 @@ from fairlane.workers.server.slots import Slots
 
 log = structlog.get_logger("fairlane.workers")
 
-FAILURES_TO_REST = 3
-REST_S = 0.5
-MAX_REST_S = 30.0
+FAILURES_TO_BACK_OFF = 3
+BACKOFF_S = 0.5
+MAX_BACKOFF_S = 30.0
 MAX_CHARS = 200
 """Of a task's failure, where it says what is wrong with its worker."""
 PROOFS = frozenset(
@@ -88,14 +88,14 @@ class Health:
             if worker.failure_reason:
                 if worker.cap == 1:
                     self._back_off(worker)  # its probe has failed
-            elif worker.failures >= FAILURES_TO_REST:
+            elif worker.failures >= FAILURES_TO_BACK_OFF:
                 said = for_operators(code, sentence)[:MAX_CHARS]
                 worker.failure_reason = "".join(c if c.isprintable() else " " for c in said).strip() or code
                 if not worker.reported:
                     self._changed(worker, was_unhealthy=False)
 
     async def is_to_blame(self, worker: Worker, grant: Grant) -> bool:
-        """Return whether a failed task costs no try: its worker is unhealthy, and a healthy one takes it. Raises StoreError."""
+        """Return whether a failed task costs no try: its worker is unhealthy, and a healthy one takes it. Raise StoreError."""
         return bool(worker.unhealthy_reason) and await self._peers_support(
             (grant.model,), frozenset({grant.task_type}), 1
         )
@@ -167,7 +167,7 @@ class Health:
         worker.cap = 0
         if worker.reported:
             return
-        pause_s = min(REST_S * 2.0 ** min(worker.backoffs, 10), MAX_REST_S)
+        pause_s = min(BACKOFF_S * 2.0 ** min(worker.backoffs, 10), MAX_BACKOFF_S)
         worker.backoffs += 1
         worker.probe_at = self._pool.time() + pause_s
         self._loop.call_later(pause_s, partial(self._probe, worker))

@@ -21,7 +21,7 @@ OFFER_HOLD_MS = 15_000
 MAX_PAIRS = 1000
 """Models with their upstreams per call: each takes Redis about 10 us, and other calls wait meanwhile."""
 PRESENT_S = 0.25
-"""At most one message about who the workers are in such a time."""
+"""At most one message about the workers is sent in this time."""
 
 
 class _Portion(NamedTuple):

@@ -31,7 +31,7 @@ _kind = msgspec.json.Decoder(_Kind)
 def read_frame(data: str | bytes) -> FromWorker:
     """Return the message in a frame.
 
-    Raises what the decoder raises: msgspec.DecodeError (also for wrong fields), UnicodeDecodeError, RecursionError.
+    Raise what the decoder raises: msgspec.DecodeError (also for wrong fields), UnicodeDecodeError, RecursionError.
     """
     text = data if isinstance(data, str) else data.decode()
     try:
@@ -51,7 +51,7 @@ def read_frame(data: str | bytes) -> FromWorker:
 
 
 def _check_depth(text: str) -> None:
-    """Raises RecursionError where a frame is nested too deeply."""
+    """Raise RecursionError where a frame is nested too deeply."""
     _any.decode(_OPEN + text + _CLOSE)
 
 

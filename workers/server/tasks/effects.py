@@ -50,13 +50,13 @@ from fairlane.workers.server.tasks.spans import trace_end
 from fairlane.workers.server.tasks.steps import NO_USAGE, Check, Finish, Move, Phase, Release, Requeue, Step
 
 STOPS_EARLIER_S = 10.0
-"""A worker has so much less time to stop than the sweep gives the task, though it may hear of that only by a renewal: so its
-replica ends the task first, and says what it used."""
+"""A worker has this much less time to stop than the sweep gives the task, so its replica ends the task first, and reports its
+usage."""
 MAX_STEPS = 20
 """Times that the store may ask for more before it ends a stage: it takes one or two."""
 BALANCE_TRIES = 30
 BALANCE_PAUSE_S = 1.0
-"""So often, and with such pauses, the database is asked what there is to pay the next stage of a chain with."""
+"""Reads of the balance that pays the next stage of a chain, and the pauses between them."""
 NOT_ENTERED = {
     "quota": ("INSUFFICIENT_QUOTA", "There are not enough credits left for the next stage"),
     "no_balance": (
@@ -67,7 +67,7 @@ NOT_ENTERED = {
 }
 """Why a chain ends whose next stage cannot be entered: a failure code, and a sentence."""
 MAX_CONCURRENT_CHAINS = 4
-"""Chains that are read at the same time, users in turns: one may have 16 MiB, and all else that is read stands behind it."""
+"""Chains that are read at the same time, users in turns: one can have 16 MiB, and all other replies wait for it."""
 VERSION_1 = "version 1"
 """How the history names the workers that have no name."""
 NOT_BEGUN = Requeue("no worker any more", "declined", begun=False, unsent=True)
@@ -388,7 +388,7 @@ class AttemptEffects:
         self._slots.assign_grants(worker, finished.grants, finished.retry_at, finished.closed_upstreams)
 
     def reassigned(self, attempt: Attempt) -> Worker:
-        """An attempt moves to another worker: its slot is free, the grant stays. Returns the worker it was on."""
+        """An attempt moves to another worker: its slot is free, the grant stays. Return its worker."""
         attempt.forget()
         return self._forget(attempt)
 
@@ -444,7 +444,7 @@ class AttemptEffects:
         self._health.ended(attempt.worker, grant.model, State.COMPLETED if works else state, code, said)
         if attempt.span is not None:
             trace_end(attempt.span, state, code, used)
-        asyncio.get_running_loop().call_soon(  # behind the caller, who has been woken and waits for none of this
+        asyncio.get_running_loop().call_soon(  # after the client was woken, which does not wait for this
             self._scheduler.metrics.ended,
             TaskEnd(
                 (chain and chain.queue) or grant.queue,

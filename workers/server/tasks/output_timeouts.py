@@ -14,7 +14,7 @@ from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.steps import BEFORE_THE_END, Phase
 
 SOON_S = 0.05
-"""A worker that has not said that it has begun is looked at again after so long."""
+"""After this time, a worker that has not acknowledged its task is checked again."""
 
 
 class OutputTimeouts:

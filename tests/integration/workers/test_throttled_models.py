@@ -1,4 +1,4 @@
-"""Models that may not start a task yet: paced by requests per minute, or held because their provider said so.
+"""Models that may not start a task yet: throttled by requests per minute, or in the cooldown that their provider requested.
 
 Instants are Redis's own, as the records keep them; what is compared with them is a lower bound, so that a slow machine changes
 nothing.
