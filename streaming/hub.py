@@ -404,10 +404,6 @@ class Hub:
         """Whether some feed reads in its log what its readers have not seen."""
         return any(feed.fetching is not None for feed in self._feeds.values())
 
-    def feeds(self) -> list[LiveLog]:
-        """The feeds that have readers now."""
-        return list(self._feeds.values())
-
     def open(self, task_id: str, user: str = "") -> LiveLog:
         """The feed of a task, made if need be; each `open` needs its `release`. `user`: whose task it is, where that is known."""
         feed = self._feeds.get(task_id)

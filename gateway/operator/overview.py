@@ -70,7 +70,7 @@ class OverviewReader:
             return await self._read(tasks)
 
     async def _read(self, tasks: int) -> dict[str, Any]:
-        survey, task_rows = await asyncio.gather(self._inspector.survey(), self._recent_tasks(tasks))
+        survey, task_rows = await asyncio.gather(self._inspector.snapshot(), self._recent_tasks(tasks))
         queues, limits, endpoints = self._queues(), self._congestion.effective_limits(), self._endpoints()
         return {
             "now": survey.now_ms,

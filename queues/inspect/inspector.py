@@ -1,10 +1,9 @@
 """What an operator sees of the whole store, of all replicas together: read when asked, in two round trips of bounded size.
 
-One survey serves the admin call, the metrics and the dashboard. It shows the most recently used
-models (`MAX_MODELS`, as many others that are configured, and
-as many that workers offer and no task used); of the running tasks of a model the queues of
-`MAX_TASKS`, scaled up to all; of a lane's users the oldest task of those at either end of its line (`MAX_USERS` each: who is
-served next, and who has been served most and so waits longest). So with more than twice as many users `oldest_wait_ms` is an
+One snapshot serves the admin call, the metrics and the dashboard. It shows `MAX_MODELS` models that were used last, as many
+others that are configured, and as many that workers serve and no task used. It reads the queues of `MAX_TASKS` running tasks of
+a model, and scales their counts up to all. It reads the oldest task of `MAX_USERS` users at either end of a lane's line: the next
+to be served, and those that were served most and so wait longest. With more than twice as many users `oldest_wait_ms` is an
 estimate from below.
 """
 
@@ -273,25 +272,25 @@ class StoreInspector:
     def start(self) -> None:
         """Begin to remember what is charged."""
         self._sampling = run_periodically(
-            "survey-samples", SAMPLE_EVERY_S, self._sample, expected=(StoreError,)
+            "store-samples", SAMPLE_EVERY_S, self._sample, expected=(StoreError,)
         )
 
     async def close(self) -> None:
-        """End, and stop a survey under way."""
+        """End, and stop a reading under way."""
         await cancel_and_wait(self._sampling, self._reading)
 
-    async def survey(self) -> StoreSnapshot:
-        """The store as it is now. Raises StoreError."""
-        survey = await self._read()
-        self._last = (self._now(), survey)
-        return survey
+    async def snapshot(self) -> StoreSnapshot:
+        """Read the store as it is now. Raise StoreError."""
+        snapshot = await self._read()
+        self._last = (self._now(), snapshot)
+        return snapshot
 
     async def recent(self) -> StoreSnapshot:
-        """The store as it is, or was within the last second: who asks at the same time shares one. Raises StoreError."""
+        """Return a snapshot of the last FRESH_S, or a new one, which concurrent callers share. Raise StoreError."""
         if self._last and self._now() - self._last[0] < FRESH_S:
             return self._last[1]
         if self._reading is None:
-            self._reading = asyncio.create_task(self.survey(), name="survey")
+            self._reading = asyncio.create_task(self.snapshot(), name="store-snapshot")
             self._reading.add_done_callback(self._on_read)
         return await asyncio.shield(self._reading)
 
@@ -301,8 +300,7 @@ class StoreInspector:
             reading.exception()  # each caller gets it; all may be gone
 
     async def _sample(self) -> None:
-        survey = await self.survey()
-        self.shares.remember(_charged(survey.lanes))
+        self.shares.remember(_charged((await self.snapshot()).lanes))
 
     async def workers(self) -> list[dict[str, Any]]:
         """The workers of all replicas, as `update_presence` stored them; those here as they are. Raises StoreError."""

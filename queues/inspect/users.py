@@ -37,17 +37,17 @@ class UserReader:
 
     def __init__(self, link: RedisLink, inspector: StoreInspector) -> None:
         self._link = link
-        self._surveyor = inspector
+        self._inspector = inspector
 
     async def read(self) -> Users:
         """As it is now. Raises StoreError."""
-        survey = await self._surveyor.recent()
-        found = Users(survey.now_ms, {}, all(model.running <= MAX_TASKS for model in survey.models))
+        snapshot = await self._inspector.recent()
+        found = Users(snapshot.now_ms, {}, all(model.running <= MAX_TASKS for model in snapshot.models))
         left = MAX_LOOKED
-        for lane in sorted(survey.lanes, key=lambda lane: -lane.waiting):
+        for lane in sorted(snapshot.lanes, key=lambda lane: -lane.waiting):
             if lane.waiting and left > 0:
                 left -= await self._read_lane(lane, found.users, left)
-        for model in survey.models:
+        for model in snapshot.models:
             if model.running:
                 reply = await self._link.run("list_users", model.model, "", 0, MAX_TASKS)
                 for name, count in zip(reply[::2], reply[1::2], strict=True):

@@ -63,25 +63,13 @@ script('advance_chain', 'allow-oom', function(ARGV)
   end
 
   local freed, before = t.model, { queue = t.queue, model = t.model, account = t.account }
+  local answered = t.first_output_at
   release(id, t)
-  for i = 19, told_at - 1, 2 do
-    if seq > top then
-      local event_id = epoch .. '-' .. whole(seq)
-      call('XADD', keys.log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
-      publish_event(t.readers, id, event_id, ARGV[i], ARGV[i + 1], replica)
-      if not t.first_output_at and ARGV[i] == 'chunk' then
-        t.first_output_at = NOW_TEXT -- its first output comes with its end
-        call('HSET', keys.task(id), 'first_output_at', t.first_output_at)
-      end
-      top = seq
-    end
-    seq = seq + 1
-  end
-  t.top_seq = whole(top)
+  local own = log_last_events(id, t, seq, ARGV, 19, told_at - 1, replica)
+  if t.first_output_at ~= answered then call('HSET', keys.task(id), 'first_output_at', t.first_output_at) end
   upstreams.note(t, true, '', settle(t, input, output, true, entry ~= nil))
   chains.keep_result(chain_id, t, result, used, num(by))
 
-  local own = seq == top + 1 and epoch or nil -- its writer's next number: no reader saw another event there
   local outcome, event_id, more = 'waits', '', {}
   if part then
     call('HINCRBY', key, 'todo', '-1')

@@ -26,23 +26,12 @@ script('finish_task', 'allow-oom', function(ARGV)
     local top, answered = num(t.top_seq), t.first_output_at
     if seq > top + 1 then return { 'hole', '', {}, top, {}, {} } end
     if keep == 0 then release(id, t) end
-    for i = 18, terminal - 1, 2 do
-      if seq > top then
-        local event_id = epoch .. '-' .. whole(seq)
-        call('XADD', keys.log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
-        publish_event(t.readers, id, event_id, ARGV[i], ARGV[i + 1], replica)
-        if not t.first_output_at and ARGV[i] == 'chunk' then t.first_output_at = NOW_TEXT end -- its first output comes with its end
-        top = seq
-      end
-      seq = seq + 1
-    end
-    t.top_seq = top
-    if t.first_output_at and not answered then t.unsaved = { 'first_output_at', t.first_output_at } end
+    local own = log_last_events(id, t, seq, ARGV, 18, terminal - 1, replica)
+    if t.first_output_at ~= answered then t.unsaved = { 'first_output_at', t.first_output_at } end
     local books = keep == 0 and settle(t, input, output, state == 'completed') or nil
     local works = state == 'completed' or upstreams.verdict_of(id, code)
     if works ~= nil then upstreams.note(t, works, code, works and books or nil) end
     local stop_until = keep > 0 and NOW + keep or nil
-    local own = seq == top + 1 and epoch or nil -- its writer's next number: no reader saw another event there
     local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own, used)
     if keep > 0 then return { 'ok', event_id, {}, 0, {}, chains.related_ends() } end
     if want == 0 then

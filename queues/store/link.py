@@ -118,7 +118,6 @@ class RedisLink:
         self._served = False
         self._replies = 0
         self.write_errors = WriteErrors()
-        self.commands = 0
         self.writes = 0
 
     @property
@@ -186,7 +185,6 @@ class RedisLink:
             self._flush_soon()
         self._out.append(hiredis.pack_command(args))  # type: ignore[arg-type]
         self._pending.append((future, self._loop.time(), args, again))
-        self.commands += 1
         return future
 
     def before_writing(self, call: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ completions), `input_tokens`/`output_tokens` (OpenAI's Responses, Anthropic). A 
 to 10⁹; everything else is ignored as if it were not there.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -19,9 +20,8 @@ _OUTPUT = ("outputTokens", "completion_tokens", "output_tokens")
 _TOTAL = ("totalTokens", "total_tokens")
 REPAIRED = "repaired"
 """In a usage object, which tokens of it an answer used that did not match its schema and was asked for again."""
-_KNOWN = frozenset(_INPUT + _OUTPUT + _TOTAL)
-
-
+COUNT_NAMES = frozenset(_INPUT + _OUTPUT + _TOTAL)
+"""The names of the counts of input, of output and of both."""
 _CACHED = ("cachedTokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
 _REASONING = ("reasoningTokens",)
 _INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
@@ -85,7 +85,7 @@ def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
 
 def estimated_usage(counts: tuple[int, int], told: bytes | None = None) -> bytes:
     """A usage object of the gateway's own count, marked as such; `told` is an object of the worker's that lacks one of them."""
-    pairs = [(name, bytes(value)) for name, value in (members(told) or {}).items() if name not in _KNOWN]
+    pairs = [(name, bytes(value)) for name, value in (members(told) or {}).items() if name not in COUNT_NAMES]
     own = (("inputTokens", counts[0]), ("outputTokens", counts[1]))
     return join_object([*pairs, *((name, b"%d" % count) for name, count in own), ("estimated", b"true")])
 
@@ -154,7 +154,7 @@ def openai_usage(raw: bytes | None, result: bytes | None = None, latest: bytes |
         ("total_tokens", b"%d" % total),
     ]
     for name, value in found.items():
-        if name not in _KNOWN and not (name.endswith("_details") and members(value) is None):
+        if name not in COUNT_NAMES and not (name.endswith("_details") and members(value) is None):
             pairs.append((name, bytes(value)))
     if REPAIRED in found:
         of_first = openai_usage(bytes(found[REPAIRED]))
@@ -215,10 +215,12 @@ def responses_usage(
     return msgspec.json.encode(usage)
 
 
-def with_usage(body: bytes, usage: bytes | None) -> bytes:
-    """An OpenAI object as it is, or with this usage if it has none."""
+def with_usage(
+    body: bytes, usage: bytes | None, draw: Callable[[bytes | None], bytes | None] = openai_usage
+) -> bytes:
+    """An object of OpenAI's as it is, or with this usage, in the form that `draw` gives it, if it has none."""
     found = members(body) or {}
-    if kind_of(found.get("usage")) or (told := openai_usage(usage)) is None:
+    if kind_of(found.get("usage")) or (told := draw(usage)) is None:
         return body
     return join_object(
         [*((name, bytes(value)) for name, value in found.items() if name != "usage"), ("usage", told)]

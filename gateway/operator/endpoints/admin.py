@@ -185,7 +185,7 @@ class EndpointAdmin:
         notes: list[str] = []
         waiting = 0
         with contextlib.suppress(StoreError):
-            lines = (await self._inspector.survey()).models
+            lines = (await self._inspector.snapshot()).models
             waiting = sum(line.waiting for line in lines if line.model == ENDPOINT + name)
         if waiting:
             notes.append(

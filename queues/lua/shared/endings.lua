@@ -1,4 +1,4 @@
-local drop_payload, unpark, release, settle, refund, settle_over, end_task, account_of_end, end_waiting, request_stop
+local drop_payload, unpark, release, log_last_events, settle, refund, settle_over, end_task, account_of_end, end_waiting, request_stop
 do
 -- The payload is of no more use: no retry is possible. `u`: its user, if the caller knows. `ar`: the field of the
 -- record; where it says so, the archive shall have the payload.
@@ -93,6 +93,24 @@ function release(id, t, used)
   end
   if t.ended_at then close(id, t, used) end
   return true
+end
+
+-- Log the last events of an attempt, from number `seq` on, which its log does not hold yet: pairs of type and data among `args`. Returns the
+-- epoch of what follows them, if that has its writer's next number: no reader saw another event there.
+function log_last_events(id, t, seq, args, first, last, replica)
+  local top = num(t.top_seq)
+  for i = first, last, 2 do
+    if seq > top then
+      local event_id = t.epoch .. '-' .. whole(seq)
+      call('XADD', keys.log(id), event_id, 'type', args[i], 'data', args[i + 1])
+      publish_event(t.readers, id, event_id, args[i], args[i + 1], replica)
+      if not t.first_output_at and args[i] == 'chunk' then t.first_output_at = NOW_TEXT end -- its first output comes with its end
+      top = seq
+    end
+    seq = seq + 1
+  end
+  t.top_seq = whole(top)
+  return seq == top + 1 and t.epoch or nil
 end
 
 -- A running mean, as it is stored: in hundredths, rounded.

@@ -3,9 +3,10 @@
 from fairlane.streaming.events import Event, read_done
 from fairlane.streaming.jsontext import items, join_object, kind_of, members
 from fairlane.streaming.views.choice import what_came
-from fairlane.streaming.views.media.typed import JSON, MediaBodyView, MediaStreamView, frame, with_media_usage
+from fairlane.streaming.views.media.typed import JSON, MediaBodyView, MediaStreamView, frame, media_usage
 from fairlane.streaming.views.sse import error_frame
 from fairlane.streaming.views.task import TaskInfo
+from fairlane.streaming.views.usage import with_usage
 
 _OF_ALL = ("background", "output_format", "quality", "size")
 """Members of the answer that stand in the event of each of its images."""
@@ -26,7 +27,7 @@ class ImageBodyView(MediaBodyView):
                 name: bytes(value) for name, value in (members(result) or {}).items() if name != "created"
             }
             result = join_object([("created", b"%d" % self.info.created), *told.items()])
-        return JSON, with_media_usage(result or b"", self.usage)
+        return JSON, with_usage(result or b"", self.usage, media_usage)
 
 
 class ImageStreamView(MediaStreamView):
@@ -35,9 +36,6 @@ class ImageStreamView(MediaStreamView):
     def __init__(self, info: TaskInfo, kind: str = "image_generation") -> None:
         super().__init__(info)
         self._kind = kind.encode()
-
-    def chunk(self, event: Event) -> bytes:  # noqa: ARG002 - images come with the result
-        return b""
 
     def done(self, event: Event) -> bytes:
         done = read_done(event.data)

@@ -102,12 +102,9 @@ class SpeechEventsView(MediaStreamView):
         self._decoder = _Decoder()
         self._begun = False
 
-    def chunk(self, event: Event) -> bytes:
-        chunk = read_chunk(event.data)
-        if chunk.index != 0 or chunk.kind != "text":
-            return b""
+    def text(self, delta: bytes) -> bytes:
         self._begun = True
-        return _audio(self._decoder.feed(bytes(chunk.delta)))
+        return _audio(self._decoder.feed(delta))
 
     def done(self, event: Event) -> bytes:
         done = read_done(event.data)

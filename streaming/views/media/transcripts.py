@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from fairlane.streaming.events import Event, read_chunk, read_done
+from fairlane.streaming.events import Event, read_done
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, kind_of, members, string_or_none
 from fairlane.streaming.views.choice import what_came
 from fairlane.streaming.views.media.typed import (
@@ -21,11 +21,11 @@ from fairlane.streaming.views.media.typed import (
     MediaStreamView,
     frame,
     media_usage,
-    with_media_usage,
 )
 from fairlane.streaming.views.result import ResultShapeError
 from fairlane.streaming.views.sse import error_frame
 from fairlane.streaming.views.task import TaskInfo
+from fairlane.streaming.views.usage import with_usage
 
 FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 """Of a transcription; a translation knows no speakers."""
@@ -59,7 +59,7 @@ class TranscriptBodyView(MediaBodyView):
         found = members(result)
         if self._format in _JSON_FORMATS:
             if result is not None and found is not None:
-                return JSON, with_media_usage(result, self.usage)
+                return JSON, with_usage(result, self.usage, media_usage)
             usage = media_usage(self.usage)
             return JSON, join_object([("text", text), *([("usage", usage)] if usage else [])])
         if self._format == "text" or found is None:
@@ -88,12 +88,9 @@ class TranscriptStreamView(MediaStreamView):
         self._said = bytearray()
         """The inside of a JSON string."""
 
-    def chunk(self, event: Event) -> bytes:
-        chunk = read_chunk(event.data)
-        if chunk.index != 0 or chunk.kind != "text":
-            return b""
-        self._said += memoryview(chunk.delta)[1:-1]
-        return frame(b"transcript.text.delta", [("delta", bytes(chunk.delta))])
+    def text(self, delta: bytes) -> bytes:
+        self._said += memoryview(delta)[1:-1]
+        return frame(b"transcript.text.delta", [("delta", delta)])
 
     def done(self, event: Event) -> bytes:
         done = read_done(event.data)

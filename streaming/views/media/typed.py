@@ -3,13 +3,13 @@
 from abc import ABC, abstractmethod
 
 from fairlane.queues.tasks import Place
-from fairlane.streaming.events import Event, read_usage, why_failed
+from fairlane.streaming.events import Event, read_chunk, read_usage, why_failed
 from fairlane.streaming.jsontext import join_object, kind_of, members
 from fairlane.streaming.views.choice import what_came
 from fairlane.streaming.views.result import ResultShapeError, ResultView
 from fairlane.streaming.views.sse import KEEPALIVE, error_frame
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import normalise_usage, pick_usage
+from fairlane.streaming.views.usage import COUNT_NAMES, normalise_usage, pick_usage
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
@@ -58,7 +58,8 @@ class MediaStreamView(ABC):
         if self.ended:
             return b""
         if event.type == "chunk":
-            return self.chunk(event)
+            chunk = read_chunk(event.data)
+            return self.text(bytes(chunk.delta)) if chunk.index == 0 and chunk.kind == "text" else b""
         if event.type == "usage":
             self._latest_usage = read_usage(event.data)
             return b""
@@ -87,9 +88,9 @@ class MediaStreamView(ABC):
         """The usage object that counts, in OpenAI's words for media."""
         return media_usage(pick_usage(told, result, self._latest_usage))
 
-    @abstractmethod
-    def chunk(self, event: Event) -> bytes:
-        """The frames of output."""
+    def text(self, delta: bytes) -> bytes:  # noqa: ARG002 - images come with the result
+        """Return the frames of a piece of text, a JSON string."""
+        return b""
 
     @abstractmethod
     def done(self, event: Event) -> bytes:
@@ -108,9 +109,9 @@ def media_usage(raw: bytes | None) -> bytes | None:
     if not found:
         return None
     counts = normalise_usage(raw)
-    own = {"type", "inputTokens", "outputTokens", "input_tokens", "output_tokens", "total_tokens"}
-    own |= {"prompt_tokens", "completion_tokens", "totalTokens"}
-    rest = [(name, bytes(value)) for name, value in found.items() if name not in own]
+    rest = [
+        (name, bytes(value)) for name, value in found.items() if name != "type" and name not in COUNT_NAMES
+    ]
     if counts.input is not None or counts.output is not None:
         read, wrote = counts.input or 0, counts.output or 0
         told = (("input_tokens", read), ("output_tokens", wrote), ("total_tokens", read + wrote))
@@ -118,13 +119,3 @@ def media_usage(raw: bytes | None) -> bytes | None:
     if kind_of(found.get("seconds")).isdigit():
         return join_object([("type", b'"duration"'), *rest])
     return None
-
-
-def with_media_usage(body: bytes, usage: bytes | None) -> bytes:
-    """An object as it is, or with this usage if it has none."""
-    found = members(body) or {}
-    if kind_of(found.get("usage")) or (told := media_usage(usage)) is None:
-        return body
-    return join_object(
-        [*((name, bytes(value)) for name, value in found.items() if name != "usage"), ("usage", told)]
-    )
