@@ -53,8 +53,10 @@ class Callers:
         ]
         self._numbers = itertools.count(1)
 
-    async def ask(self, model: str, count: int, at_once: int, *, streams: bool, schema: bool) -> list[Call]:
-        """So many calls, so many of them under way at a time."""
+    async def ask(
+        self, model: str, count: int, concurrent: int, *, streams: bool, schema: bool
+    ) -> list[Call]:
+        """Make `count` calls, `concurrent` of them at a time."""
         left = iter(range(count))
 
         async def one_by_one() -> list[Call]:
@@ -62,7 +64,7 @@ class Callers:
                 await self._call(model, next(self._numbers), streams=streams, schema=schema) for _ in left
             ]
 
-        parts = await asyncio.gather(*(one_by_one() for _ in range(min(at_once, count))))
+        parts = await asyncio.gather(*(one_by_one() for _ in range(min(concurrent, count))))
         return [call for part in parts for call in part]
 
     async def _call(self, model: str, number: int, *, streams: bool, schema: bool) -> Call:

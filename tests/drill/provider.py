@@ -1,4 +1,4 @@
-"""Providers: HTTP servers that speak OpenAI, and that a drill breaks and mends while they run."""
+"""Providers: HTTP servers that speak OpenAI, and that a drill breaks and repairs while they run."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ PAUSE_S = "1"
 class Mode(StrEnum):
     """How a provider is."""
 
-    WELL = "well"
+    HEALTHY = "healthy"
     GONE = "gone"
     """It takes no connections, and those that it had are cut."""
     FAILING = "failing"
@@ -40,7 +40,7 @@ class Provider:
         self.name = name
         self.attempts = 0
         """Tasks that workers were to run there, whatever became of them."""
-        self.mode = Mode.WELL
+        self.mode = Mode.HEALTHY
         self._port = 0
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
@@ -152,11 +152,11 @@ def _events(text: str) -> list[bytes]:
 
 @contextlib.asynccontextmanager
 async def providers(*names: str) -> AsyncIterator[dict[str, Provider]]:
-    """Some that are well, by name."""
+    """Return healthy ones, by name."""
     all_of_them = {name: Provider(name) for name in names}
     try:
         for provider in all_of_them.values():
-            await provider.become(Mode.WELL)
+            await provider.become(Mode.HEALTHY)
         yield all_of_them
     finally:
         for provider in all_of_them.values():

@@ -43,7 +43,7 @@ async def drill(scene: Stage, fault: Fault) -> list[str]:
         attempts = broken.attempts
         during += await _ask(some, fault, CALLS // 2)
         attempts = broken.attempts - attempts
-        await broken.become(Mode.WELL)
+        await broken.become(Mode.HEALTHY)
         after, missing = await _recover(scene, fault, some)
     calls += during + after
     wrong = [f"{number} x {why}" for why, number in Counter(call.why for call in calls if call.why).items()]

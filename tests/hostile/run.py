@@ -1,6 +1,7 @@
 """A whole run: the stage, the well-behaved, the attackers, and what holds at the end."""
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from tests.hostile.report import Outcome, no_faults, quantile
 from tests.hostile.spec import Spec
 from tests.hostile.stage import Stage, attack, stage
 from tests.hostile.wellbehaved import Callers, Worker, workers
+from tests.support.serving import until
 
 SHARES = {"wire": 0.85, "rogues": 0.15}
 """Of the requests, by attacker."""
@@ -147,7 +149,6 @@ async def _quiet(scene: Stage, start: Start) -> str:
 
 async def _memory(scene: Stage, before: int) -> int:
     """Return the memory once it is back, or after a while."""
-    end = time.monotonic() + MEMORY_S
-    while scene.rss_bytes > before * MEMORY_RATIO and time.monotonic() < end:
-        await asyncio.sleep(1)
+    with contextlib.suppress(AssertionError):
+        await until(lambda: scene.rss_bytes <= before * MEMORY_RATIO, "the memory to be back", MEMORY_S)
     return scene.rss_bytes

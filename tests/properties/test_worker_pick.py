@@ -166,7 +166,7 @@ class Picking(RuleBasedStateMachine):
         assert self.pool.models() == {model for worker in ready for model in worker.models}
         for model in MODELS:
             takers = [w for w in ready if w.serves(model) and w.mismatch("chat", "t1") is None]
-            assert self.pool.anybody_takes(model, "chat", "t1") == bool(takers)
+            assert self.pool.any_takes(model, "chat", "t1") == bool(takers)
 
 
 def test_the_pool_picks_as_the_rule_says(request: pytest.FixtureRequest) -> None:

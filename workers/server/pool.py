@@ -23,9 +23,9 @@ LOSS_WINDOW_S = 600.0
 LOSS_HOLD_S = 60.0
 RETRY_REST_MS = 100
 """After a failure that a retry can fix, the worker pauses long enough that an idle one, here or elsewhere, is first."""
-REMEMBERED = 256
-LOSSES_REMEMBERED = 4096
-SHUT_REMEMBERED = 1000
+MAX_REMEMBERED = 256
+MAX_LOSSES = 4096
+MAX_CLOSED = 1000
 MAX_UPSTREAMS = 128
 """Upstreams of a model that are reported to the store: more than can be shut at a time (upstreams.lua, MAX_OF_MODEL), so
 where there are more, something may start through one of these."""
@@ -221,10 +221,10 @@ class Worker:
         self.failure_reason = ""
         self.backoffs = 0
         self.probe_at = 0.0
-        self.finished_attempts: Recent[tuple[str, int], float] = Recent(max(REMEMBERED, 2 * slots))
-        self.unknown_attempts: Recent[tuple[str, int], bool] = Recent(max(REMEMBERED, 2 * slots))
-        self.refused: Recent[str, Mismatch] = Recent(REMEMBERED)
-        self.avoided: Recent[str, bool] = Recent(REMEMBERED)
+        self.finished_attempts: Recent[tuple[str, int], float] = Recent(max(MAX_REMEMBERED, 2 * slots))
+        self.unknown_attempts: Recent[tuple[str, int], bool] = Recent(max(MAX_REMEMBERED, 2 * slots))
+        self.refused: Recent[str, Mismatch] = Recent(MAX_REMEMBERED)
+        self.avoided: Recent[str, bool] = Recent(MAX_REMEMBERED)
         self.turn = 0
         self.group: WorkerGroup | None = None
         self.line: list[tuple[int, Worker]] | None = None
@@ -384,8 +384,8 @@ class Pool:
         self._turn = 0
         self._asleep: list[tuple[float, str]] = []
         """A heap of the workers that get no tasks for a while: when to check each again."""
-        self._losses: Recent[str, list[float]] = Recent(LOSSES_REMEMBERED)
-        self._closed_until: Recent[tuple[str, str], float] = Recent(SHUT_REMEMBERED)
+        self._losses: Recent[str, list[float]] = Recent(MAX_LOSSES)
+        self._closed_until: Recent[tuple[str, str], float] = Recent(MAX_CLOSED)
         """Until when nothing of a model starts through an upstream."""
 
     def __len__(self) -> int:
@@ -620,7 +620,7 @@ class Pool:
     def _closed(self, model: str, upstream: str) -> float:
         return self._closed_until.get((model, upstream)) or 0.0
 
-    def anybody_takes(self, model: str, task_type: str, task_id: str) -> bool:
+    def any_takes(self, model: str, task_type: str, task_id: str) -> bool:
         """Whether some worker here can run the task, now or when it is free."""
         return any(
             task_id not in worker.refused

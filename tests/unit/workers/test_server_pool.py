@@ -76,8 +76,8 @@ def test_a_task_is_never_given_to_a_worker_that_does_not_take_it(pool: Pool) -> 
     assert pool.pick("m", "embed", "t") is untyped
     untyped.refused.put("t", Mismatch.REJECTED)
     assert pool.pick("m", "embed", "t") is None
-    assert not pool.anybody_takes("m", "embed", "t")
-    assert pool.anybody_takes("m", "embed", "another")
+    assert not pool.any_takes("m", "embed", "t")
+    assert pool.any_takes("m", "embed", "another")
     assert typed.mismatch("embed", "t") is Mismatch.TYPE
     assert untyped.mismatch("embed", "t") is Mismatch.REJECTED
 
@@ -196,7 +196,7 @@ def test_a_task_costs_the_same_with_ten_workers_and_with_1600(busy: bool, models
     def task(pool: Pool) -> None:
         reserved = pool.reserve("m", 1, "chat")
         assert (reserved is None) == busy
-        pool.anybody_takes("m", "chat", "t")
+        pool.any_takes("m", "chat", "t")
         if reserved is not None:
             worker, count = reserved
             worker.give_back(count)

@@ -162,7 +162,7 @@ class Assigner:
             self._slots.fill(worker)
             return
         self._slots.rest(worker)
-        if self._pool.anybody_takes(grant.model, grant.task_type, grant.task_id):
+        if self._pool.any_takes(grant.model, grant.task_type, grant.task_id):
             attempt.decline(why.value)
         else:
             self._background.spawn(self._move_elsewhere(attempt, why))

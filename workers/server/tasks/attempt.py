@@ -694,7 +694,7 @@ class Attempt:
         text = f"The output is larger than the {self._effects.settings.max_output_bytes} bytes that a task may write"
         self._end_anyhow("OUTPUT_TOO_LARGE", text, used)
 
-    def cannot_go_on(self, why: str) -> None:
+    def cannot_continue(self, why: str) -> None:
         """End an attempt whose stage the store does not end; `why` comes from the store."""
         if self.phase is Phase.FINISHING and self.end is not None:
             code, text = "STORE_LOST", "The store does not end the stage"

@@ -166,11 +166,11 @@ class AttemptEffects:
         """Complete a stage, or a part of one, with what follows it. For a part, the replica that learns that it is the
         last decides; and also for a chain that is gone."""
         if done.running.part < 0:
-            self._background.spawn(self._go_on(attempt, done))
+            self._background.spawn(self._continue_chain(attempt, done))
         else:
             self._step(attempt, done, None)
 
-    async def _go_on(self, attempt: Attempt, done: StageDone) -> None:
+    async def _continue_chain(self, attempt: Attempt, done: StageDone) -> None:
         async with self._reading.hold(attempt.grant.user):
             chain = await self._background.until_answered(lambda: self._scheduler.chain(done.running.chain))
             follows = await self.chains.follows(chain, done) if chain is not None and chain.plan else None
@@ -226,10 +226,10 @@ class AttemptEffects:
         """Decide the next step of an attempt whose stage the store did not end: see `Advanced`."""
         attempt.steps += 1
         if advanced.outcome == "too_large" or attempt.steps > MAX_STEPS:
-            attempt.cannot_go_on(advanced.outcome)
+            attempt.cannot_continue(advanced.outcome)
             return
         if advanced.outcome == "next" or not isinstance(step.then, StageEntry):
-            await self._go_on(attempt, done)
+            await self._continue_chain(attempt, done)
             return
         if advanced.outcome == "no_balance":
             for _ in range(BALANCE_TRIES):

@@ -121,7 +121,7 @@ class AnthropicReader:
         elif said.type == "content_block_start" and said.content_block is not None:
             deltas = self._start(said.index, said.content_block)
         elif said.type == "content_block_delta" and said.delta is not None:
-            deltas = self._go_on(said.index, said.delta)
+            deltas = self._continue(said.index, said.delta)
         elif said.type == "content_block_stop":
             deltas = self._stop(said.index)
         elif said.type == "message_delta" and said.delta is not None:
@@ -168,9 +168,9 @@ class AnthropicReader:
         if block.type == "redacted_thinking":
             return [_thinking_block({"type": block.type, "data": block.data})]
         given = _Delta(text=block.text, thinking=block.thinking, signature=block.signature)
-        return self._go_on(index, given)
+        return self._continue(index, given)
 
-    def _go_on(self, index: int, delta: _Delta) -> list[Delta]:
+    def _continue(self, index: int, delta: _Delta) -> list[Delta]:
         opened = self._open.get(index)
         if opened is None:
             raise ValueError(f"a delta of block {index}, which is not open")
