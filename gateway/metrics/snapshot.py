@@ -51,7 +51,7 @@ def take_snapshot(
 GAUGES = {
     "fairlane_ready": "1 while the process may be given traffic",
     "fairlane_redis_connected": "1 while the connection to Redis is up",
-    "fairlane_redis_rejects_writes": "1 while Redis is there and refuses writes",
+    "fairlane_redis_rejects_writes": "1 while Redis is connected and rejects writes",
     "fairlane_http_requests_open": "Answers under way that wait for a task or stream it",
     "fairlane_connections": "Connections open, workers' too",
     "fairlane_connections_limit": "Connections that may be open",

@@ -43,17 +43,18 @@ STORE_GAUGES = (
     StoreGauge("fairlane_queue_paused", _QUEUE, "1 while an operator has paused the queue"),
     StoreGauge("fairlane_model_slots_used", _MODEL, "Slots taken, also by tasks that are being stopped"),
     StoreGauge("fairlane_model_slots_limit", _MODEL, "Concurrency limit, where one is set"),
-    StoreGauge("fairlane_model_worker_slots", _MODEL, "Slots of the connected workers that offer the model"),
-    StoreGauge("fairlane_model_workers", _MODEL, "Connected workers that offer the model"),
+    StoreGauge("fairlane_model_worker_slots", _MODEL, "Slots of the connected workers that serve the model"),
+    StoreGauge("fairlane_model_workers", _MODEL, "Connected workers that serve the model"),
     StoreGauge(
-        "fairlane_model_unserved", _MODEL, "1 while tasks wait for the model that no worker is there for", max
+        "fairlane_model_unserved", _MODEL, "1 while tasks wait for the model, which no worker serves", max
     ),
     StoreGauge("fairlane_model_paused", _MODEL, "1 while an operator has paused the model", max),
+    StoreGauge("fairlane_model_cooldown_seconds", _MODEL, "Remaining cooldown after a provider's 429", max),
     StoreGauge(
-        "fairlane_model_cooldown_seconds", _MODEL, "How much longer the provider wants no request", max
-    ),
-    StoreGauge(
-        "fairlane_model_throttle_seconds", _MODEL, "How much longer the model's pace lets nothing start", max
+        "fairlane_model_throttle_seconds",
+        _MODEL,
+        "Remaining time until the model's throttle lets a task start",
+        max,
     ),
     StoreGauge(
         "fairlane_breaker_state",

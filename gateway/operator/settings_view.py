@@ -87,7 +87,7 @@ def view(own: Own, layers: Sequence[SettingsLayer] = ()) -> list[Row]:
     waiting = {leaf.name: leaf for leaf in flatten(own.read) if leaf.loc[0] not in RELOADED}
     rows, names = [], set[str]()
     for leaf in flatten(settings):
-        said = waiting.get(leaf.name)
+        loaded = waiting.get(leaf.name)
         names.add(leaf.name)
         rows.append(
             _row(
@@ -96,7 +96,7 @@ def view(own: Own, layers: Sequence[SettingsLayer] = ()) -> list[Row]:
                 _sourced(leaf, settings, own),
                 layers,
                 reloads=leaf.loc[0] in RELOADED,
-                after_restart=None if said is None or said.value == leaf.value else _waiting(said, own),
+                after_restart=None if loaded is None or loaded.value == leaf.value else _waiting(loaded, own),
             )
         )
     further = dict.fromkeys(name for layer in layers for name in layer if name not in names)

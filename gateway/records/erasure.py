@@ -141,11 +141,11 @@ def _walk(value: Any, found: Callable[[str], Any]) -> Any:
 def _without(user: str, target: str, before: str, after: str) -> tuple[str, str, str]:
     """Return target and values of an entry without the name."""
     target = f"user {ERASED}" if target == f"user {user}" else target
-    said = (
+    rewritten = (
         _walk(msgspec.json.decode(text), lambda name: ERASED if name == user else None)
         for text in (before, after)
     )
-    was, now = (msgspec.json.encode(values).decode() for values in said)
+    was, now = (msgspec.json.encode(values).decode() for values in rewritten)
     return target, was, now
 
 
@@ -198,8 +198,8 @@ async def _acts(connection: AsyncConnection, user: str, until: int) -> int:
         columns.at <= until, whose
     )
     rows = (await connection.execute(found.limit(200))).all()
-    for entry_id, *said in rows:
-        values = dict(zip(("target", "before", "after"), _without(user, *said), strict=True))
+    for entry_id, *texts in rows:
+        values = dict(zip(("target", "before", "after"), _without(user, *texts), strict=True))
         await connection.execute(update(audit).where(columns.id == entry_id).values(values))
     return len(rows)
 

@@ -113,7 +113,7 @@ class StageTexts:
             except TemplateError as error:
                 raise StageError(member, str(error)) from None
 
-        when, each, said = stage.when, stage.each, stage.messages
+        when, each, given = stage.when, stage.each, stage.messages
         self.when = None if when is None else made("when", lambda: Expression(when))
         self.each = None if each is None else made("each", lambda: Expression(each))
         self.variables: dict[str, Values] | None = None
@@ -123,8 +123,8 @@ class StageTexts:
                 for name, value in stage.variables.items()
             }
         self.messages: Template | None = None
-        if said is not None:
-            messages = {"": [(message.role, message.content) for message in said]}
+        if given is not None:
+            messages = {"": [(message.role, message.content) for message in given]}
             self.messages = made("messages", lambda: Template(stage.name, messages))
         self.payload: Values | None = None
         if stage.payload is not None:
@@ -210,7 +210,7 @@ def _combination_errors(stage: StageSettings) -> Iterator[StageError]:
             if getattr(stage, name) is not None:
                 yield StageError(name, f"a stage with a `template` has no {name}: the template says it")
         if stage.parameters:
-            yield StageError("parameters", "a stage with a `template` has none: they stand in the template")
+            yield StageError("parameters", "a stage with a `template` has none: the template has them")
     if stage.messages is not None and stage.payload is not None:
         yield StageError("payload", "there are `messages`, too: one of them is the request")
     if stage.payload is not None:
@@ -221,7 +221,7 @@ def _combination_errors(stage: StageSettings) -> Iterator[StageError]:
         if model != stage.model:
             yield StageError("payload", f"its model must be the stage's ({stage.model}): name it once")
     elif stage.type is not None:
-        yield StageError("type", "it is said of a `payload`; any other request is openaiLike")
+        yield StageError("type", "it is for a `payload`; any other request is openaiLike")
     if stage.each is not None and stage.stream:
         yield StageError("stream", "a stage with `each` cannot stream: its parts would be mixed")
 

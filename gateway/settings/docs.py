@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -89,23 +89,6 @@ def chain_text(chain: ChainSettings) -> str:
     return f"stages {' '.join(stage.name for stage in chain.stages)}"
 
 
-def shown(value: Any) -> str:
-    """Return a value for people."""
-    if isinstance(value, SecretStr):
-        return "(hidden)"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    if value == {}:
-        return "none"
-    if isinstance(value, dict):
-        return f"({', '.join(f'{name} {shown(part)}' for name, part in value.items())})"
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "none"
-    return "not set" if value is None else str(value)
-
-
 def settings_table() -> str:
     """Return the reference of all settings as Markdown: a section per group, with name, variables, default and meaning."""
     seeds: dict[str, list[str]] = {}
@@ -165,8 +148,8 @@ def _nested_env(group: str, part: str) -> str:
 def _row(name: str, variables: str, field: FieldInfo) -> tuple[str, str, str, str]:
     text = " ".join((field.description or "").split())
     default = _default(field)
-    if default == "not set" and (said := _NOT_SET.search(text)):
-        default, text = said[1], text[: said.start()] + text[said.end() :]
+    if default == "not set" and (found := _NOT_SET.search(text)):
+        default, text = found[1], text[: found.start()] + text[found.end() :]
     return f"`{name}`", variables, default, " ".join(text.split())
 
 
@@ -182,7 +165,17 @@ def _default(field: FieldInfo) -> str:
         return f"`{text_of(amount.unit, value)}`{limits}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value}{_limits(field)}"
-    return f"`{value}`" if isinstance(value, str) else shown(value)
+    return f"`{value}`" if isinstance(value, str) else _shown(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return "none" if value == {} else str(value)
 
 
 def _limits(field: FieldInfo) -> str:

@@ -56,9 +56,7 @@ def parse_storage(storage: str | None, data_dir: Path) -> Directory | Bucket:
     if parts.scheme != "s3":
         raise ValueError("must be a directory, or begin with s3:// or file:///")
     if "@" in parts.netloc or ":" in parts.netloc:
-        raise ValueError(
-            "must not hold a key or password: those stand in the environment (AWS_ACCESS_KEY_ID)"
-        )
+        raise ValueError("must not hold a key or password: set them in the environment (AWS_ACCESS_KEY_ID)")
     if not _BUCKET.fullmatch(parts.netloc):
         raise ValueError("must name a bucket, as s3://fairlane/files?endpoint=http://minio:9000 does")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))

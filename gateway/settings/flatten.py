@@ -31,11 +31,11 @@ class Leaf(NamedTuple):
 def flatten(settings: Settings, only: Collection[str] = Settings.model_fields) -> Iterator[Leaf]:
     """Yield all settings, in the order of their reference, or those of the top-level ones in `only`. A template or chain is one
     setting, shown without its texts."""
-    said, usual = settings.model_dump(mode="json", include=set(only)), defaults(Settings)
+    dumped, usual = settings.model_dump(mode="json", include=set(only)), defaults(Settings)
     for name, label, part, by_name in _shape(Settings):
-        if label not in said:
+        if label not in dumped:
             continue
-        value = said[label]
+        value = dumped[label]
         if name == "templates":
             for key, entry in settings.templates.items():
                 yield Leaf((name, key), f"{name}.{key}", template_text(key, entry), None)
@@ -59,12 +59,12 @@ def flatten(settings: Settings, only: Collection[str] = Settings.model_fields) -
 
 
 def _within(
-    model: type[BaseModel], said: Mapping[str, Any], usual: Mapping[str, Any], loc: Loc, label: str
+    model: type[BaseModel], dumped: Mapping[str, Any], usual: Mapping[str, Any], loc: Loc, label: str
 ) -> Iterator[Leaf]:
     for name, written, part, by_name in _shape(model):
         if name == "id":  # it is in the label
             continue
-        value, place, called = said[written], (*loc, name), f"{label}.{written}"
+        value, place, called = dumped[written], (*loc, name), f"{label}.{written}"
         if part is None or value is None:
             yield _leaf(place, called, value, usual.get(written))
         elif by_name:

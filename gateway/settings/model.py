@@ -666,9 +666,9 @@ def _check_chains(settings: Settings, reject: Reject) -> None:
     if not settings.chains:
         return
     templates = {}
-    for name, said in settings.templates.items():
+    for name, template in settings.templates.items():
         try:
-            templates[name] = said.compiled(name)
+            templates[name] = template.compiled(name)
         except (TemplateError, KeyError):
             return  # that is reported
     for name, chain in settings.chains.items():

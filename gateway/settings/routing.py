@@ -133,8 +133,8 @@ class TemplateSettings(SettingsPart):
     @property
     def output_tokens(self) -> list[int]:
         """Return the output limits in its parameters."""
-        said = (self.parameters.get(name) for name in ("max_tokens", "max_completion_tokens"))
-        return [number for number in said if isinstance(number, int)]
+        limits = (self.parameters.get(name) for name in ("max_tokens", "max_completion_tokens"))
+        return [number for number in limits if isinstance(number, int)]
 
     def compiled(self, name: str) -> "Template":
         """Return the compiled template. Raise TemplateError."""

@@ -63,9 +63,9 @@ class ConfigurationMonitor:
         """
         mine = self._current.settings
         version = Version(mine.times.modified_ms, max(mine.times.read_ms, self._current.endpoints_ms))
-        standing = await self._scheduler.configure(*configured(mine), version, link)
-        effective = standing.effective
-        overruled_by = effective.hash if standing.outcome == "older" else ""
+        state = await self._scheduler.configure(*configured(mine), version, link)
+        effective = state.effective
+        overruled_by = effective.hash if state.outcome == "older" else ""
         if overruled_by and overruled_by != self._overruled_by:
             log.warning(
                 "another replica has a newer configuration, which holds for queues and models as long as it lives: give "
@@ -76,8 +76,8 @@ class ConfigurationMonitor:
                 newer_modified=_when(effective.modified_ms),
             )
         self._overruled_by = overruled_by
-        before, self._born = self._born, standing.born
-        if before and before != standing.born:
+        before, self._born = self._born, state.born
+        if before and before != state.born:
             self._metrics.count(REDIS_EMPTIED)
             log.error(
                 "Redis has come back empty: every task that waited, ran or was kept is lost, and what was changed while "
