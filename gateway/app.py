@@ -1,4 +1,4 @@
-"""The FastAPI application: its routers, its document, and who answers what.
+"""The FastAPI application: its routers, its document, and the handler of each call.
 
 Operators', account and page calls are FastAPI's. The hot calls are raw ASGI: they are found by one look-up and pay for nothing
 that stands between. Access, failures, request ids and metrics are the same for both, in one place: `_http`.
@@ -131,7 +131,7 @@ class App(FastAPI):
             self.router.routes.extend(router.routes)
 
     def openapi(self) -> dict[str, Any]:
-        """The document of all calls, with the events of a task. Each call builds it again: `document` caches it."""
+        """Return the document of all calls, with the events of a task. Each call builds it again: `document` caches it."""
         self.openapi_schema = None
         document = super().openapi()
         for route in RAW_ROUTES:
@@ -201,7 +201,7 @@ class App(FastAPI):
                 end_request(request.span, request.status)
 
     def _begin(self, request: Request) -> Awaitable[None]:
-        """The call that answers, after everything that is asked of a request before. Raises ApiError."""
+        """Return the answer of the call of a request, which is found and authorized first. Raise ApiError."""
         gateway = self.gateway
         call, request.path_params = self._find(request)
         request.route, request.submits = call.path, call.submits
@@ -212,7 +212,7 @@ class App(FastAPI):
         return answer(self.gateway.tasks, caller, request)
 
     def _find(self, request: Request) -> tuple[Call, dict[str, str]]:
-        """The call of a request; where there is none at its path, that of the path without its last slashes."""
+        """Return the call of a request; if its path has none, that of the path without its last slashes."""
         method = request.method
         try:
             return self.calls.find(method, request.path)
@@ -228,7 +228,7 @@ class App(FastAPI):
             return found
 
     async def _call_fastapi(self, _tasks: Tasks, _caller: Caller | None, request: Request) -> None:
-        """A call that is a route of FastAPI."""
+        """Answer a call that is a route of FastAPI."""
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -267,8 +267,8 @@ class App(FastAPI):
         return ApiError(500, "INTERNAL", "Internal error")
 
     def _log_rejection(self, request: Request, error: ApiError) -> None:
-        """A call that may come again later has a line in the log, one with an unknown key, and one beyond its token: a failed
-        task has one of its own, another wrong call none."""
+        """Log a rejected call that the client may retry, one with an unknown key, and one beyond its token. A failed task has a
+        line of its own, other invalid calls have none."""
         metrics, caller = self.gateway.metrics, request.caller
         whose = {} if caller is None else {"key_id": caller.key_id, "user": caller.user}
         invalid_token = isinstance(error, InvalidToken)
@@ -306,7 +306,7 @@ class App(FastAPI):
 
 
 def with_cors(app: App, origins: list[str]) -> Any:
-    """The application, open to the web pages of other origins that the configuration names."""
+    """Return the application, open to the web pages of other origins that the configuration names."""
     if not origins:
         return app
     from starlette.middleware.cors import CORSMiddleware  # noqa: PLC0415 - only where it is wanted

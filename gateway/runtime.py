@@ -180,7 +180,7 @@ class Gateway:
             self._channel_changed,
             timeout_ms=settings.tuning.redis_timeout_ms,
         )
-        where = here(started_at)
+        self._where = here(started_at)
         self.replicas = Replicas(self.link, keys, replica, self._of_itself, siblings.mark or replica)
 
         # tasks: to workers, and back to their readers
@@ -377,7 +377,6 @@ class Gateway:
         self._shutdown = Shutdown(
             lifecycle, self.dispatcher, self.workers, self.replicas, open_answers, live, self.hub
         )
-        self._where = where
         self.stopping = False
         self._parts: list[Component] = [
             loop_monitor,
@@ -413,7 +412,7 @@ class Gateway:
         self.metrics.count(RESPONSE_BYTES_STORED, number=size)
 
     async def start(self) -> None:
-        """Connect and begin. Raises StoreRefused, StoreUnavailable or DatabaseError with a sentence for the operator."""
+        """Connect and begin. Raise StoreRefused, StoreUnavailable or DatabaseError with a sentence for the operator."""
         for part in self._parts:
             await _done(part.start())
         self.health.serving = True
@@ -436,7 +435,7 @@ class Gateway:
             await self.tracer.close()
 
     async def drain(self) -> None:
-        """Not ready, and the way down (`Shutdown.run`), as long as `drain_ms` allows."""
+        """Report not ready, and shut down (`Shutdown.run`) within `drain_ms`."""
         self.health.serving = False
         await self._shutdown.run(self.current.settings.drain_ms)
 
@@ -468,11 +467,11 @@ class Gateway:
         self.dispatcher.settings.take_over(dispatch_settings(self.current))
 
     async def _take_endpoints(self, known: StoredEndpoints) -> None:
-        """Let the endpoints hold that were added; their limits first, without which nothing of them starts."""
+        """Apply the added endpoints, and write their limits, without which none of their tasks starts."""
         added = {one.name: one.settings for one in known.endpoints.values()}
         self.current.take_endpoints(added, known.changed_ms)
         self.dispatcher.settings.take_over(dispatch_settings(self.current))
-        with contextlib.suppress(StoreError):  # brought when it is back
+        with contextlib.suppress(StoreError):  # written when Redis is back
             await self.configuration.bring()
         self._endpoints_changed()
 
@@ -572,7 +571,7 @@ async def open_gateway(
     siblings: Siblings | None = None,
     own_workers: UpstreamTokens | None = None,
 ) -> AsyncIterator[Gateway]:
-    """A started gateway; stopped at the end, whatever happened. `own_workers`: tokens of those that this gateway starts."""
+    """Yield a started gateway, and stop it in any case. `own_workers`: tokens of the workers that this gateway starts."""
     gateway = Gateway(settings, redis_url, siblings, own_workers)
     try:
         await gateway.start()

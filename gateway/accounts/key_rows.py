@@ -75,7 +75,7 @@ class StoredKey:
 
 
 def read_key(row: Mapping[str, Any], secrets: Iterable[StoredSecret]) -> StoredKey:
-    """The key of a row. One that a newer release wrote may be none of ours: it is known then, and not valid."""
+    """Return the key of a row. A key of a newer release may be unreadable: then it is known, but not valid."""
     settings = msgspec.json.decode(row["settings"])
     kind, key_id = row["kind"], row["id"]
     try:

@@ -65,7 +65,7 @@ def parse_values(body: bytes, what: str = "The body") -> dict[str, Any]:
 
 
 def value_of(fields: RawObject, name: str) -> Any:
-    """A member as Python values; None when it is absent or null, OVERSIZED when it is too long to be anything that we know."""
+    """Return a member as Python values; None when it is absent or null, OVERSIZED if it is too long to be valid."""
     raw = fields.get(name)
     if raw is None:
         return None
@@ -110,8 +110,8 @@ class Bodies:
 
 
 def has_image(fields: RawObject) -> bool:
-    """True when the messages, or the items of a Responses request, hold an image: an object of such a type. They are searched,
-    not parsed."""
+    """Return whether the messages, or the items of a Responses request, hold an image: an object of such a type. They are
+    searched, not parsed."""
     messages = bytes(fields.get("messages") or fields.get("input") or b"")
     if b'"image' not in messages and b'"input_image"' not in messages:
         return False
@@ -123,7 +123,7 @@ def _no_object(what: str) -> ApiError:
 
 
 def _explained(error: Exception, body: bytes | Raw, what: str) -> ApiError:
-    """The answer to what is wrong with a JSON text."""
+    """Return the error of an invalid JSON text."""
     match error:
         case RecursionError():
             sentence = "is nested too deeply"

@@ -53,7 +53,7 @@ class EndpointRequest(NamedTuple):
     endpoint: str | None = None
     """None: the one that the URL means."""
     query: str = ""
-    """Put behind that of the URL."""
+    """Appended to the query of the URL."""
     headers: tuple[Header, ...] = ()
     body: bytes | None = None
     """The JSON of a text."""
@@ -93,7 +93,7 @@ def read_endpoint_request(fields: RawObject, task_type: str) -> EndpointRequest:
 def find_endpoint(
     current: ActiveConfig, caller: Caller, wanted: EndpointRequest, task_type: str
 ) -> tuple[Endpoint, Target]:
-    """The endpoint, and its target. Raises ApiError: 404 also where this caller may not use it."""
+    """Return the endpoint, and its target. Raise ApiError: 404 also where this caller may not use it."""
     endpoints = current.endpoints
     url, named = wanted.url, None
     try:
@@ -144,7 +144,7 @@ def endpoint_task(
     task_id: str,
     subject: str,
 ) -> TaskSpec:
-    """A task as the scheduler takes it. Raises ApiError. `subject`: as `ActiveConfig.plan` takes it."""
+    """Return a task as the scheduler takes it. Raise ApiError. `subject`: as `ActiveConfig.plan` takes it."""
     endpoint, target = find_endpoint(current, caller, wanted, task_type)
     if wanted.bytes_of_body > endpoint.max_body_bytes:
         sentence = f"The body may have {endpoint.max_body_bytes} bytes at this endpoint"
@@ -197,7 +197,7 @@ def _settle(
 
 
 def read_text(fields: RawObject, name: str) -> str | None:
-    """A short text; None: it is not given. Raises ApiError(400)."""
+    """Return a short text; None: it is not given. Raise ApiError(400)."""
     value = value_of(fields, name)
     if value is None:
         return None
@@ -232,7 +232,7 @@ def _pairs(fields: RawObject, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _body(fields: RawObject) -> tuple[bytes | None, bytes | None, int, str]:
-    """The JSON of the body's text, or that of its base64; how many bytes it has; its type, where the caller says none."""
+    """Return the JSON of the body's text, or that of its base64; how many bytes it has; its type, if the caller names none."""
     raw, encoded = fields.get("body"), fields.get("bodyBase64")
     if encoded is not None and kind_of(encoded):
         if raw is not None and kind_of(raw):
@@ -250,7 +250,7 @@ def _body(fields: RawObject) -> tuple[bytes | None, bytes | None, int, str]:
 
 
 def read_body(fields: RawObject) -> tuple[bytes | None, int]:
-    """The JSON of a body's text, and how many bytes it has; an empty one is none. Raises ApiError(400)."""
+    """Return the JSON of a body's text, and how many bytes it has; an empty one is none. Raise ApiError(400)."""
     text, _, size, _ = _body(fields)
     return (text, size) if size else (None, 0)
 

@@ -71,7 +71,7 @@ class DirectExchange:
     __slots__ = ()
 
     def take_body(self) -> bytes | None:
-        """The body, if all of it has come and none of it was received."""
+        """Return the body, if all of it has come and none of it was received."""
         raise NotImplementedError
 
     def respond(self, status: int, headers: Headers, body: bytes) -> bool:
@@ -192,7 +192,7 @@ class Request:
         return None if key is None else f"Bearer {key}"
 
     def proof(self, name: bytes) -> str | None:
-        """A header's value, as `header`, but for `authorization`: that is `key_header`."""
+        """Return a header's value, as `header`, but for `authorization`: that is `key_header`."""
         return self.key_header if name == b"authorization" else self.header(name)
 
     @property
@@ -201,17 +201,17 @@ class Request:
         return str((self.scope.get("client") or ("",))[0])
 
     def header(self, name: bytes) -> str | None:
-        """A header's value; `name` in lower case."""
+        """Return a header's value; `name` in lower case."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
     def _client_id(self) -> bytes | None:
-        """The caller's own id of the request, if it is one that a log line may hold."""
+        """Return the caller's own id of the request, if it is one that a log line may hold."""
         value = self.headers.get(b"x-request-id")
         return value if value is not None and _REQUEST_ID.fullmatch(value) else None
 
     def query(self, name: str) -> str | None:
-        """The last value of a parameter. Raises ApiError(400) when there are absurdly many."""
+        """Return the last value of a parameter. Raise ApiError(400) when there are absurdly many."""
         values = self._parameters().get(name)
         return values[-1] if values else None
 
@@ -290,7 +290,7 @@ class Request:
             raise too_large(limit)
 
     def revoke(self) -> None:
-        """The caller's key was removed: end the answer, once."""
+        """End the answer, once: the caller's key was removed."""
         self.revoked = True
         on_revoked, self.on_revoked = self.on_revoked, None
         if on_revoked is not None:

@@ -141,7 +141,7 @@ class Part:
         self._form = form
 
     async def pieces(self, most: int | None = None) -> AsyncIterator[bytes]:
-        """Its bytes as they come. Raises ApiError as `Form`, and 413 beyond `most`."""
+        """Yield its bytes as they arrive. Raise ApiError as `Form`, and 413 beyond `most`."""
         size = 0
         while True:
             piece = await self._form.more()

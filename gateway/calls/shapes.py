@@ -59,7 +59,7 @@ class SizeLimit:
 
 
 def read(raw: bytes | Raw, decoder: msgspec.json.Decoder[Shape], place: str) -> Shape:
-    """A value of the decoder's type. Raises ApiError(400) that names the member that does not fit."""
+    """Return a value of the decoder's type. Raise ApiError(400) that names the member that does not fit."""
     try:
         return decoder.decode(raw)
     except RecursionError:
@@ -104,7 +104,7 @@ def text(raw: Raw, place: str) -> bytes:
 
 
 def string(raw: Raw, place: str) -> bytes:
-    """A text, as JSON. Raises ApiError(400)."""
+    """Return a text, as JSON. Raise ApiError(400)."""
     return b'"%b"' % text(raw, place)
 
 
@@ -125,7 +125,7 @@ def check_callers(raw: Raw, place: str) -> None:
 
 
 def json_object(**pairs: bytes | str) -> bytes:
-    """An object of these members: texts, and JSON as it is."""
+    """Return an object of these members: texts, and JSON as it is."""
     return join_object(
         (name, json_string(value) if isinstance(value, str) else value) for name, value in pairs.items()
     )

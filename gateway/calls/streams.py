@@ -63,15 +63,15 @@ class Stream(Protocol):
         ...
 
     def lost(self) -> bytes:
-        """The end when the log does not hold what the reader needs."""
+        """Return the end when the log does not hold what the reader needs."""
         ...
 
     def farewell(self) -> bytes:
-        """The end when the gateway stops."""
+        """Return the end when the gateway stops."""
         ...
 
     def revoked(self) -> bytes:
-        """The end when the caller's key was taken away."""
+        """Return the end when the caller's key was taken away."""
         ...
 
 
@@ -86,7 +86,7 @@ class LogReader(Protocol):
         ...
 
     async def next(self, timeout: float, take: Take | None = None) -> list[Event]:
-        """The next events; [] after `timeout` seconds without any. Raises Lost and Interrupted."""
+        """Return the next events; [] after `timeout` seconds without any. Raise Lost and Interrupted."""
         ...
 
     def wait(self, timeout: float) -> None:

@@ -106,12 +106,12 @@ def read_options(fields: RawObject, *, wait: bool, stream: bool) -> Options:
 
 
 def payload_of(body: bytes, fields: RawObject) -> bytes:
-    """The body without our own fields, its other members byte for byte."""
+    """Return the body without our own fields, its other members byte for byte."""
     return body if fields.keys().isdisjoint(OWN_FIELDS) else encode_members(fields, OWN_FIELDS)
 
 
 def _metadata(fields: RawObject) -> bytes:
-    """The metadata of a native body as it came; b"" for none."""
+    """Return the metadata of a native body as it came; b"" for none."""
     raw = fields.get("metadata")
     if raw is None or not kind_of(raw):
         return b""
@@ -120,7 +120,7 @@ def _metadata(fields: RawObject) -> bytes:
 
 
 def read_model(fields: RawObject, default: str | None) -> str:
-    """The model's name; `default` when the body names none (None: it must)."""
+    """Return the model's name; `default` when the body names none (None: it must)."""
     model = value_of(fields, "model")
     if model is None:
         if default is None:
@@ -180,7 +180,7 @@ def check_model_name(model: str) -> None:
 
 
 def read_type(fields: RawObject) -> str:
-    """The type of a task of any type."""
+    """Return the type of a task of any type."""
     task_type = value_of(fields, "type")
     if not isinstance(task_type, str) or not is_name(task_type, MAX_TYPE_CHARS):
         raise bad_request(
@@ -204,7 +204,7 @@ def is_name(text: str, most: int) -> bool:
 
 
 def read_flag(fields: RawObject, name: str) -> bool:
-    """A boolean field; absent and null are false."""
+    """Return a boolean field; absent and null are false."""
     value = value_of(fields, name)
     if value is None:
         return False
@@ -277,7 +277,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
     tell_model: bool
 
     def build(self, plan: Plan, payload: bytes, fields: RawObject) -> TaskSpec:
-        """The task of one plan."""
+        """Return the task of one plan."""
         settings, caller, options, task_type = self.settings, self.caller, self.options, self.task_type
         rule = plan.rule or NO_RULE
         terms = plan.terms
@@ -388,7 +388,7 @@ NO_RULE = Rule("", "")
 
 
 def _bound_of(fields: RawObject) -> str:
-    """The name under which a body bounds its output: the one that it uses, or the one that most servers know."""
+    """Return the name under which a body bounds its output: the one that it uses, or the one that most servers know."""
     return "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
 
 
@@ -431,7 +431,7 @@ def _mode(options: Options, rule: Rule, fields: RawObject) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """A finite number, of any size; true and false are none."""
+    """Return whether a value is a finite number, of any size; true and false are not."""
     if isinstance(value, int):
         return not isinstance(value, bool)
     return isinstance(value, float) and math.isfinite(value)

@@ -12,7 +12,7 @@ log = structlog.get_logger("fairlane.gateway")
 
 
 def tracer_for(settings: Settings) -> Tracer | None:
-    """The tracer that the settings ask for, if any. Without OpenTelemetry a warning, and no traces."""
+    """Return the tracer of the settings, if there is one. Without OpenTelemetry, log a warning and return None."""
     if settings.otlp_endpoint is None:
         return None
     try:
@@ -23,7 +23,7 @@ def tracer_for(settings: Settings) -> Tracer | None:
 
 
 def trace_request(tracer: Tracer, request: Request) -> Span:
-    """The span of a request that begins, under the caller's own."""
+    """Return the span of a request that begins, under the caller's own."""
     method = request.method
     attributes = {"http.request.method": method, "http.route": request.route}
     parent = read_traceparent(request.header(b"traceparent"))
@@ -31,13 +31,13 @@ def trace_request(tracer: Tracer, request: Request) -> Span:
 
 
 def end_request(span: Span, status: int) -> None:
-    """Its answer is over. 499: the caller left before it began."""
+    """End the span of a request. `status`: 499 if the client left before the answer began."""
     span.set({"http.response.status_code": status})
     span.end(str(status) if status >= 500 else "")
 
 
 def follow(request: Request, task: TaskSpec) -> None:
-    """Let what is done for a request's task belong to it: to its trace, or to its caller's where none is made here."""
+    """Make a task part of its request's trace, or of the client's if this gateway makes none."""
     task.request_id = request.id.decode()
     span = request.span
     if span is None:

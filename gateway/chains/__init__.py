@@ -1,1 +1,1 @@
-"""Chains: several stages' work under one task id. What one is planned as, and what each of its stages is given."""
+"""Chains: several stages under one task id: their plans, and the request of each stage."""

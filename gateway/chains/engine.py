@@ -32,7 +32,7 @@ from fairlane.queues.tasks import TaskSpec
 
 
 class StageFailed(Exception):
-    """A stage cannot begin. `stage`: which; the sentence says why. `member`: what is to blame in its declaration, if one is."""
+    """A stage cannot begin; the sentence says why. `member`: the member of its declaration that causes it, if there is one."""
 
     def __init__(self, number: int, stage: StagePlan, sentence: str, member: str = "") -> None:
         super().__init__(sentence)
@@ -62,8 +62,8 @@ class NoStage(NamedTuple):
 def next_stage(
     plan: Plan, after: int, results: Mapping[tuple[int, int], bytes]
 ) -> Generator[None, None, NextStage | NoStage]:
-    """What follows the stage `after` (-1: the beginning), which is done as all before it that were not skipped. `results`: as
-    `Scheduler.chain` returns them. Raise StageFailed."""
+    """Return the next stage after the stage `after` (-1: the first one). All stages up to it are done, or were skipped.
+    `results`: as `Scheduler.chain` returns them. Raise StageFailed."""
     budget, room = Budget(plan.most_bytes), Room()
     skipped: list[Stage] = []
     for number in range(after + 1, len(plan.stages)):
@@ -107,7 +107,7 @@ class _Request(NamedTuple):
 def _requests(
     plan: Plan, stage: StagePlan, names: Mapping[str, Any], items: list[Any] | None, budget: Budget
 ) -> Generator[None, None, list[_Request]]:
-    """The requests of all parts, or of the one; all run alike: with an image if one of them has one."""
+    """Return the requests of all parts, or of the only one. All run with the rules for images if one of them has an image."""
     texts = _Texts(stage)
     bodies: list[tuple[Any, bool]] = []
     for number, item in enumerate([None] if items is None else items):
@@ -130,7 +130,7 @@ class _Texts:
     """The texts of a stage's requests, compiled once for all its parts."""
 
     def __init__(self, stage: StagePlan) -> None:
-        """Raises TemplateError."""
+        """Raise TemplateError."""
         prompt, seeing = stage.runs.prompt, stage.seeing.prompt if stage.seeing else None
         self._payload = None if stage.payload is None else Values(stage.payload)
         self._plain = None if prompt is None else _template(prompt)
@@ -138,7 +138,7 @@ class _Texts:
         self._variables = None if stage.variables is None else Values(stage.variables)
 
     def body(self, names: dict[str, Any], budget: Budget) -> tuple[Any, bool]:
-        """The body of a request, and whether it holds an image. Raises TemplateError and VariablesError."""
+        """Return the body of a request, and whether it holds an image. Raise TemplateError and VariablesError."""
         if self._payload is not None:
             body = self._payload.filled(names, budget)
             return body, _shows_image(body)
@@ -164,7 +164,7 @@ def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Reques
 
 
 def _task(plan: Plan, stage: StagePlan, built: list[_Request]) -> tuple[TaskSpec, tuple[Part, ...]]:
-    """The stage as the scheduler takes it, and its parts if there are several."""
+    """Return the stage as the scheduler takes it, and its parts if there are several."""
     first = built[0]
     runs, outputs = first.runs, [output_size(one.fields) for one in built]
     unbounded = any(output.most == 0 for output in outputs)
@@ -225,7 +225,7 @@ def _shows_image(body: Any) -> bool:
 
 
 def _made_of(stage: StagePlan) -> str:
-    """The member of a stage that makes its request."""
+    """Return the member of a stage that makes its request."""
     if stage.payload is not None:
         return "payload"
     return "template" if stage.runs.prompt is not None and stage.runs.prompt.version else "messages"

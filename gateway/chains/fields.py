@@ -17,7 +17,7 @@ ENDED = {State.COMPLETED: "COMPLETED", State.FAILED: "FAILED", State.CANCELLED: 
 
 
 def chain_fields(chain: Chain) -> dict[str, Any]:
-    """A chain, as a poll shows it with its task: its stages, the one that it is in, and at its end the results."""
+    """Return a chain, as a poll shows it with its task: its stages, the one that it is in, and at its end the results."""
     head = read_head(chain.head)
     number = chain.stage.number
     stage = {"name": chain.stage.name, "index": number + 1, "of": len(head.stages)}
@@ -40,8 +40,8 @@ def failure_fields(head: Head, chain: Chain) -> dict[str, Any]:
 
 
 def place_of_chain(place: Place, now: int, ran_ms: int, estimates: Sequence[WaitEstimate]) -> Place:
-    """The place of a chain with the wait until its last stage begins. `now`: the stage that it is in; `ran_ms`: for how long that
-    has run, -1: it waits. `estimates`: of all stages, where those that may be passed over count."""
+    """Return the place of a chain with the wait until its last stage begins. `now`: its current stage; `ran_ms`: the time that
+    this stage has run, -1: it waits. `estimates`: of all stages, including those that may be skipped."""
     more = 0
     for number, (wait_ms, run_ms) in enumerate(estimates[now:], now):
         if number > now:
@@ -90,7 +90,7 @@ def _status(chain: Chain, number: int) -> str:
 def final_stages(
     head: Head, used: Mapping[tuple[int, int], Used], done: Iterable[int], failed: int = -1
 ) -> bytes:
-    """The stages as the terminal event has them, JSON: those that are `done`, the one that failed, and the rest: skipped."""
+    """Return the stages of the terminal event as JSON: those that are `done`, the one that failed, and the rest as skipped."""
     completed = set(done)
     stages = []
     for number, stage in enumerate(head.stages):
@@ -103,7 +103,7 @@ def final_stages(
 
 
 def results_of(head: Head, chain: Chain) -> bytes:
-    """The results of the stages that are done, by their names, as JSON."""
+    """Return the results of the stages that are done, by their names, as JSON."""
     pairs = []
     for number, stage in enumerate(head.stages):
         if results := of_stage(chain.results, number):

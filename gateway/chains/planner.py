@@ -86,7 +86,7 @@ class PlannedChain(NamedTuple):
 def plan_chain(
     current: ActiveConfig, caller: Caller, request: ChainRequest, options: Options, subject: str
 ) -> PlannedChain:
-    """The plan of a chain. `subject`: as `ActiveConfig.plan` takes it. Raises ApiError: 400, 403, 404."""
+    """Return the plan of a chain. `subject`: as `ActiveConfig.plan` takes it. Raise ApiError: 400, 403, 404."""
     covered = caller.may_use(request.name)
     stages, others, firsts = [], [], []
     last = len(request.chain.stages) - 1
@@ -137,11 +137,11 @@ class _Planning(NamedTuple):
         return self.stage.template in self.current.plans.routes.named
 
     def names(self) -> str:
-        """The model or route that it names."""
+        """Return the model or route that it names."""
         return (self.stage.template if self.routed else self.stage.model) or ""
 
     def stage_plan(self, plain: Plan, seeing: Plan) -> StagePlan:
-        """The stage, by the plan of its model or route without an image, and with one."""
+        """Return the stage, by the plan of its model or route without an image, and with one."""
         stage = self.stage
         runs, sees = self._runs(plain, image=False), self._runs(seeing, image=True)
         return StagePlan(

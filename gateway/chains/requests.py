@@ -1,4 +1,4 @@
-"""From a request that names a chain to the task that is submitted. Pure, but for the thread of large bodies."""
+"""Turns a request that names a chain into the task to submit. Pure, except for the thread of large bodies."""
 
 import asyncio
 import re
@@ -63,7 +63,7 @@ class Submission(NamedTuple):
 
 
 async def read_chain(current: ActiveConfig, fields: RawObject, bodies: Bodies) -> ChainRequest:
-    """The chain that a request asks for, with its variables. Raises ApiError: 400, 404."""
+    """Return the chain that a request asks for, with its variables. Raise ApiError: 400, 404."""
     for other in fields:
         if other not in MEMBERS and kind_of(fields[other]):
             raise bad_request(f"A chain has no {other[:100]!r}: its stages set it, from `variables`", other)
@@ -88,7 +88,7 @@ def _declared(current: ActiveConfig, raw: bytes) -> tuple[str, ChainSettings]:
 
 
 def _fitting(current: ActiveConfig, name: str, chain: ChainSettings, given: dict[str, Any]) -> dict[str, Any]:
-    """The variables, if they are those that the chain takes. Raises ApiError(400)."""
+    """Return the variables, if they are those that the chain takes. Raise ApiError(400)."""
     for variable in given:
         if variable in RESERVED or not _VARIABLE.fullmatch(variable):
             raise bad_request(
@@ -105,7 +105,7 @@ def _fitting(current: ActiveConfig, name: str, chain: ChainSettings, given: dict
 
 
 def declared_chain(current: ActiveConfig, name: str) -> dict[str, Any]:
-    """A configured chain, as clients see it."""
+    """Return a configured chain, as clients see it."""
     chain = current.settings.chains[name]
     takes = variables_of_chain(chain, current.plans.templates, current.settings.routes)
     return {
@@ -126,8 +126,8 @@ async def make_chain(
     subject: str,
     request: bytes = b"",
 ) -> tuple[TaskSpec, Submission]:
-    """The task of a chain as the scheduler takes it: its first stage, and what the rest is to be. `request`: what the archive
-    shall have of it, if it is to have that. Raises ApiError: 400, 403, 404."""
+    """Return the task of a chain as the scheduler takes it, with its first stage, and the rest of the submission. `request`: the
+    request for the archive, if it is to be stored. Raise ApiError: 400, 403, 404."""
     planned = plan_chain(current, caller, chain_request, options, subject)
     start, first = await _started(planned.plan, request)
     task = build_task(
@@ -158,7 +158,7 @@ async def make_chain(
 
 
 async def _started(plan: Plan, request: bytes) -> tuple[ChainStart, TaskSpec]:
-    """The beginning of a chain, and its first stage. Raises ApiError(400)."""
+    """Return the beginning of a chain, and its first stage. Raise ApiError(400)."""
     try:
         first = await run_in_steps(next_stage(plan, -1, {}))
     except StageFailed as failed:

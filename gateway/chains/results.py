@@ -48,12 +48,12 @@ class Answer:
 
     @functools.cached_property
     def result(self) -> Any:
-        """The answer as a value. Raises TemplateError."""
+        """The answer as a value. Raise TemplateError."""
         return self._decoded("result", self._raw)
 
     @functools.cached_property
     def json(self) -> Any:
-        """The text of the answer, which must be JSON, as a value. Raises TemplateError."""
+        """The text of the answer, which must be JSON, as a value. Raise TemplateError."""
         return self._decoded("json", self.content)
 
     def _decoded(self, member: str, text: bytes | str) -> Any:
@@ -83,12 +83,12 @@ class Outcome:
 
     @functools.cached_property
     def result(self) -> Any:
-        """Its answer, or the list of all answers; None if it was skipped. Raises TemplateError."""
+        """Its answer, or the list of all answers; None if it was skipped. Raise TemplateError."""
         return self._of([part.result for part in self.parts])
 
     @functools.cached_property
     def json(self) -> Any:
-        """Its text as JSON, or the list of all. Raises TemplateError."""
+        """Its text as JSON, or the list of all. Raise TemplateError."""
         return self._of([part.json for part in self.parts])
 
     def _of(self, values: list[Any]) -> Any:

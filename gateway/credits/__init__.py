@@ -1,1 +1,1 @@
-"""What tasks cost, and who pays for them."""
+"""Prices of tasks, and quotas that pay for them."""

@@ -17,7 +17,7 @@ _AMOUNT = re.compile(r"[+-]?\d{1,20}(\.\d{1,100})?", re.ASCII)
 
 
 def read_credits(value: Any, least: int = 0, most: int = MAX_CREDITS) -> int:
-    """Micro-credits of a number, or of a decimal in quotes. Raises ValueError with a sentence that says what is wrong.
+    """Return micro-credits of a number, or of a decimal in quotes. Raise ValueError with a sentence that says what is wrong.
 
     `least`, `most`: credits.
     """

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fairlane.gateway.credits.amounts import MICRO, credits_of
 
 ANY_MODEL = "*"
-"""Stands for a model that has no price of its own then."""
+"""The price of this name applies to models without a price of their own."""
 
 
 class Price(NamedTuple):
@@ -37,7 +37,7 @@ class Price(NamedTuple):
 
 
 def price(input: int, cached: int, output: int, reasoning: int, request: int) -> Price:
-    """The price of these numbers."""
+    """Return the price of these numbers."""
     numbers = (input, cached, output, reasoning, request)
     name = "/".join(f"{credits_of(number):f}" for number in numbers)
     return Price(*numbers, name, " ".join(map(str, numbers)))
@@ -45,7 +45,7 @@ def price(input: int, cached: int, output: int, reasoning: int, request: int) ->
 
 @functools.lru_cache(1024)
 def unpack(packed: str) -> Price:
-    """The price that lies in a task's record. Raises ValueError for what is none."""
+    """Return the price in a task's record. Raise ValueError for an invalid text."""
     input, cached, output, reasoning, request = map(int, packed.split(" "))
     return price(input, cached, output, reasoning, request)
 
@@ -70,7 +70,7 @@ class PriceTable:
         return bool(self._of_model)
 
     def at(self, model: str, now_ms: float) -> Price | None:
-        """The price of a model at an instant: its own, else that of `*`; None: it has none, and costs nothing."""
+        """Return the price of a model at an instant: its own, else that of `*`; None: it has none, and costs nothing."""
         return self.own(model, now_ms) or self.own(ANY_MODEL, now_ms)
 
     def own(self, name: str, now_ms: float) -> Price | None:

@@ -48,7 +48,7 @@ class Window(NamedTuple):
 
 
 def window_at(per: Per, zone: ZoneInfo, now_ms: float) -> Window:
-    """The calendar day or month of an instant, in a zone. Days are as long as the zone's clocks make them."""
+    """Return the calendar day or month of an instant, in a zone. Days are as long as the zone's clocks make them."""
     today = datetime.fromtimestamp(now_ms / 1000, zone).date()
     first = today if per == "day" else today.replace(day=1)
     second = _next(per, first)
@@ -60,7 +60,7 @@ def _next(per: Per, day: date) -> date:
 
 
 def _midnight(day: date, zone: ZoneInfo) -> int:
-    """The first instant of a day: where clocks skip midnight, that at which they do; where it comes twice, the first."""
+    """Return the first instant of a day, also if clocks skip midnight or midnight occurs twice."""
     return round(datetime.combine(day, time(), zone).astimezone(UTC).timestamp()) * 1000
 
 
@@ -72,7 +72,7 @@ class Budgets:
         self._texts: dict[Quota, tuple[float, float, str]] = {}
 
     def window(self, per: Per, now_ms: float) -> Window:
-        """The window that is now."""
+        """Return the current window."""
         return window_at(per, self._zone, now_ms)
 
     def text(self, quota: Quota, now_ms: float) -> str:

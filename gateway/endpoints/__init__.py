@@ -1,1 +1,1 @@
-"""Interfaces of other people that are called in turn: what is allowed of them. Pure."""
+"""Endpoints: external HTTP interfaces behind a queue, and the rules of their requests. Pure."""

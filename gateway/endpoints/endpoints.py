@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 
 class EndpointError(Exception):
-    """Why a request is for no endpoint, in a sentence."""
+    """No endpoint serves a request; the sentence says why."""
 
 
 class BadUrl(EndpointError):
@@ -95,16 +95,16 @@ class Endpoints:
         return len(self._named)
 
     def named(self, name: str) -> Endpoint | None:
-        """The endpoint of this name."""
+        """Return the endpoint of this name."""
         return self._named.get(name)
 
     def of_model(self, model: str) -> Endpoint | None:
-        """The endpoint that is scheduled as this model."""
+        """Return the endpoint that is scheduled as this model."""
         return self._named.get(model[len(ENDPOINT) :]) if is_reserved(model) else None
 
     def find(self, url: str, method: str) -> tuple[Endpoint, Target]:
-        """The endpoint that is meant by a URL, and the URL in its one form: the pattern that says it most exactly counts, also
-        when another one would take the method. `method`: '' is any. Raises BadUrl, NoEndpoint or WrongMethod."""
+        """Return the endpoint of a URL, and the URL in its normal form. The most exact pattern counts, also
+        when another one would take the method. `method`: '' is any. Raise BadUrl, NoEndpoint or WrongMethod."""
         target = target_of(url)
         meant = [one for one in self._by_origin.get(target.origin, ()) if one.pattern.matches(target)]
         if not meant:
@@ -119,7 +119,7 @@ class Endpoints:
         raise WrongMethod(f"This URL takes {methods}, not {method[:20]}", tuple(same))
 
     def check(self, endpoint: Endpoint, url: str, method: str) -> Target:
-        """The target of a request to this very endpoint; of any method: ''. Raises BadUrl, NoEndpoint or WrongMethod."""
+        """Return the target of a request to this very endpoint; of any method: ''. Raise BadUrl, NoEndpoint or WrongMethod."""
         target = target_of(url)
         if not endpoint.pattern.matches(target):
             raise NoEndpoint(f"The endpoint {endpoint.name} is for {endpoint.pattern.text}, not for this URL")
@@ -130,7 +130,7 @@ class Endpoints:
 
 
 def target_of(url: str) -> Target:
-    """The target of a URL. Raises BadUrl."""
+    """Return the target of a URL. Raise BadUrl."""
     try:
         return read_target(url)
     except BadTarget as error:

@@ -66,7 +66,7 @@ class BadHeader(ValueError):
 
 
 def passing_name(name: str) -> str:
-    """The name of a header that callers may be allowed to send, in lower case. Raises BadHeader."""
+    """Return the name of a header that callers may be allowed to send, in lower case. Raise BadHeader."""
     lower = _name(name)
     if lower in CREDENTIALS:
         raise BadHeader(
@@ -78,7 +78,7 @@ def passing_name(name: str) -> str:
 
 
 def own_header(name: str, value: str) -> Header:
-    """A header that the operator sets. Raises BadHeader."""
+    """Return a header that the operator sets. Raise BadHeader."""
     lower = _name(name)
     if lower in OF_A_CONNECTION:
         raise BadHeader(f"{lower} cannot be set: it is made for each request")
@@ -86,7 +86,7 @@ def own_header(name: str, value: str) -> Header:
 
 
 def passed_headers(headers: Iterable[Header], allowed: Collection[str]) -> list[Header]:
-    """The headers of a caller, names in lower case. Raises BadHeader for one that may not pass: it would be missed."""
+    """Return the headers of a caller, names in lower case. Raise BadHeader for one that may not pass: it would be missed."""
     found: list[Header] = []
     total = 0
     for name, value in headers:

@@ -1,8 +1,7 @@
 """The request of a task to an endpoint: as it is stored, and as its worker gets it. Pure.
 
-What is stored is what the caller asks for. What the operator says of the endpoint (its own headers, which may hold secrets,
-limits, networks) is put in when the task is granted, as it holds then: so it lies in no store and no log, and a change of it
-concerns clients that still wait.
+The caller's request is stored. The operator's settings of the endpoint (its own headers, which may hold secrets, limits,
+networks) are added when the task is granted: so they are in no store and no log, and a change of them applies to waiting tasks.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ class _Request(msgspec.Struct):
 
 _decoder = msgspec.json.Decoder(_Request)
 _OF_THE_BODY = frozenset({"content-type"})
-"""The gateway itself says it where the caller does not."""
+"""The header that the gateway sets if the caller does not."""
 
 
 def payload_of(
@@ -39,7 +38,7 @@ def payload_of(
     body: bytes | None = None,
     encoded: bytes | None = None,
 ) -> bytes:
-    """The payload of a task. `body`: the JSON of a text, `encoded`: that of base64; at most one of them."""
+    """Return the payload of a task. `body`: the JSON of a text, `encoded`: that of base64; at most one of them."""
     request = _Request(endpoint.name, method, target.url, list(headers))
     if body is not None:
         request.body = Raw(body)
@@ -49,7 +48,7 @@ def payload_of(
 
 
 def worker_payload(endpoints: Endpoints, model: str, payload: bytes) -> bytes | None:
-    """The payload as its worker gets it, by what holds now; None: the endpoint is there no more, or not for this request."""
+    """Return the payload for the worker, by the current endpoints; None: none of them serves this request any more."""
     endpoint = endpoints.of_model(model)
     if endpoint is None:
         return None
@@ -72,8 +71,8 @@ def worker_payload(endpoints: Endpoints, model: str, payload: bytes) -> bytes | 
 
 
 def permit_of(endpoints: Endpoints, model: str, payload: bytes) -> tuple[Endpoint, str] | None:
-    """The endpoint that a permit is for, as it is now, and the URL that its caller wants to call; None: it gives no permits any
-    more, or not for this URL."""
+    """Return the current endpoint of a permit, and the URL that the client will call; None: it issues no permits any more, or not
+    for this URL."""
     endpoint = endpoints.of_model(model)
     if endpoint is None:
         return None

@@ -54,7 +54,7 @@ class Disk:
         await self.run(lambda: self._path(name).unlink(missing_ok=True), abandon=True)
 
     async def run(self, work: Callable[[], T], *, abandon: bool = False) -> T:
-        """Call `work` in a thread; with `abandon`, a cancellation does not wait for it. Raises StorageError for an OSError."""
+        """Call `work` in a thread; with `abandon`, a cancellation does not wait for it. Raise StorageError for an OSError."""
         try:
             return await to_thread.run_sync(work, abandon_on_cancel=abandon, limiter=self._limiter)
         except FileNotFoundError as error:

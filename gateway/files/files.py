@@ -103,7 +103,7 @@ class Files:
         """Store a file of these bytes, complete and durable, or nothing.
 
         `expires_s`: seconds after which it expires, unless the settings say sooner. `most`: its limit in bytes, None for the
-        setting. `file_id`: its id; an unfinished file of this id is replaced. Raises ApiError (413, 429, 507), and what `chunks`
+        setting. `file_id`: its id; an unfinished file of this id is replaced. Raise ApiError (413, 429, 507), and what `chunks`
         raises.
         """
         async with self.arriving(owner, most=most, limited=purpose not in OURS, file_id=file_id) as arriving:
@@ -189,7 +189,7 @@ class Files:
         return found
 
     async def check_room(self, owner: Owner, count: int, size: int) -> None:
-        """Check that an owner has room for more files and bytes. Raises ApiError (429, 507)."""
+        """Check that an owner has room for more files and bytes. Raise ApiError (429, 507)."""
         async with self._database.reading(REPORT_S) as connection:
             await self._check_room(connection, owner, count, size)
 
@@ -215,7 +215,7 @@ class Files:
     async def pieces(
         self, row: FileRow, start: int = 0, end: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The same of a file that was found. Raises ApiError(404) also if it was deleted since."""
+        """Yield the same bytes of a known file. Raise ApiError(404) also if it was deleted since."""
         await self.identify()
         end = row.bytes if end is None else min(end, row.bytes)
         if start >= end:
@@ -235,7 +235,7 @@ class Files:
 
     async def identify(self) -> None:
         """Check once that the storage holds the files of this database: another replica's directory does not. The first gateway
-        writes a mark into both. Raises ApiError(503)."""
+        writes a mark into both. Raise ApiError(503)."""
         if self._identified:
             return
         with self.translated():
@@ -320,7 +320,7 @@ class Files:
             raise storage_full()
 
     async def finish(self, row: FileRow, expires_s: int | None, more: int) -> FileRow:
-        """Make a stored file readable, which takes `more` bytes than are reserved. Raises ApiError: 429, 503, 507."""
+        """Make a stored file readable, which takes `more` bytes than are reserved. Raise ApiError: 429, 503, 507."""
         ends = [
             ms
             for ms in (self._settings().ttl_ms, None if expires_s is None else expires_s * 1000)
@@ -351,7 +351,7 @@ class Arriving:
         self.finished = False
 
     async def write(self, data: bytes) -> None:
-        """Append bytes. Raises ApiError: 413, 503, 507."""
+        """Append bytes. Raise ApiError: 413, 503, 507."""
         self._size += len(data)
         if self._size > self._most:
             sentence = f"The file is larger than the limit of {self._most} bytes"

@@ -25,11 +25,11 @@ class Writer(Protocol):
     """An object that is being written. It is not read before `finish` has returned."""
 
     async def write(self, block: bytes) -> None:
-        """Append. Raises StorageError."""
+        """Append. Raise StorageError."""
         ...
 
     async def finish(self) -> None:
-        """Return when the object is durable. Raises StorageError."""
+        """Return when the object is durable. Raise StorageError."""
         ...
 
     async def close(self) -> None:
@@ -45,13 +45,13 @@ class Storage(Protocol):
         ...
 
     async def write(self, name: str) -> Writer:
-        """Begin to write, replacing any object of this name. Raises StorageError."""
+        """Begin to write, replacing any object of this name. Raise StorageError."""
         ...
 
     def read(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes from `start` to before `end`. Raises StorageError, NotStored."""
+        """Yield the bytes from `start` to before `end`. Raise StorageError, NotStored."""
         ...
 
     async def remove(self, name: str) -> None:
-        """Remove an object, finished or not. A missing one is no error. Raises StorageError."""
+        """Remove an object, finished or not. A missing one is no error. Raise StorageError."""
         ...

@@ -1,1 +1,1 @@
-"""Permits to call an endpoint oneself: they wait in its line like any task, and a proxy in front of it lets each in once."""
+"""Permits to call an endpoint: tasks that wait in its queue. A proxy in front of the endpoint admits each permit once."""

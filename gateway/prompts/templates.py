@@ -35,7 +35,7 @@ class _Message(NamedTuple):
 
 @functools.lru_cache(KEPT_TEXTS)
 def _kept_text(source: str) -> Text:
-    """A short text: it is asked for again, by each look at the chain or template that it stands in."""
+    """Return a short text, cached: each use of its chain or template would compile it again."""
     return Text(source)
 
 
@@ -150,7 +150,7 @@ class Template:
         )
 
     def _of(self, locale: str) -> tuple[str, list[_Message]]:
-        """The messages for a locale: its own, those of its language, those for every one, those of the default."""
+        """Return the messages for a locale: its own, those of its language, those for every one, those of the default."""
         wanted = locale or self.default_locale
         for one in (wanted, wanted.replace("_", "-").partition("-")[0], ""):
             if one in self._messages:
@@ -209,8 +209,8 @@ def _schema_name(name: str) -> str:
 
 
 def read_variables(members: Mapping[str, bytes]) -> dict[str, Any]:
-    """The variables of a request, whose JSON is known to be valid. Raises TemplateError for too much that is no text, and for
-    what no reader of JSON takes, such as 1e999."""
+    """Return the variables of a request, whose JSON is known to be valid. Raise TemplateError for values other than texts that
+    are too large together, and for numbers out of range, such as 1e999."""
     found: dict[str, Any] = {}
     size = 0
     for name, raw in members.items():

@@ -16,7 +16,7 @@ class Expression:
     """A condition or a list: a name (`image`, `stages.ocr.content`), or a text with places to fill in."""
 
     def __init__(self, source: str) -> None:
-        """Raises TemplateError."""
+        """Raise TemplateError."""
         self.path = tuple(source.strip().split(".")) if _PATH.fullmatch(source.strip()) else ()
         if not self.path and "{" not in source:
             raise TemplateError("it should be a variable's name, or an expression in {{ }}")
@@ -29,13 +29,13 @@ class Expression:
         return self.text.looked_at(variables, budget)
 
     def holds(self, variables: Mapping[str, Any], budget: Budget) -> bool:
-        """Whether it is true: a text is unless it is empty or says that it is not (`False`, `0`, `none`, `no`). Raises
+        """Return whether it is true: a text is unless it is empty or says that it is not (`False`, `0`, `none`, `no`). Raise
         TemplateError."""
         value = self.value(variables, budget)
         return value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
 
     def items(self, variables: Mapping[str, Any], budget: Budget) -> list[Any]:
-        """The list that it comes to; nothing and an empty text to none. Raises TemplateError."""
+        """Return the list that is its value; [] for no value and an empty text. Raise TemplateError."""
         value = self.value(variables, budget)
         if value is None or (isinstance(value, str) and not value.strip()):
             return []
@@ -48,7 +48,7 @@ class Values:
     """Lists and objects as in JSON, whose texts are templates. One that is nothing but a value in braces gives that value."""
 
     def __init__(self, value: Any) -> None:
-        """Raises TemplateError."""
+        """Raise TemplateError."""
         self._compiled = compiled(value)
         self.texts = texts_in(self._compiled)
 
@@ -58,7 +58,7 @@ class Values:
 
 
 def _braced(path: tuple[str, ...]) -> str:
-    """A name with dots as a template reads it: also one with dashes."""
+    """Return a name with dots as a template reads it: also one with dashes."""
     name, *parts = path
     within = "".join(f"['{part}']" for part in parts)
     return f"{{{{ {name}{within} }}}}"

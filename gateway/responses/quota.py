@@ -53,7 +53,7 @@ class StorageQuota:
         self._wrote[owner] = None
 
     async def check(self) -> None:
-        """Check callers that stored something. Raises DatabaseUnavailable: then no caller is forgotten."""
+        """Check callers that stored something. Raise DatabaseUnavailable: then no caller is forgotten."""
         while self._wrote:
             owner = next(iter(self._wrote))
             await self._delete_excess(owner)

@@ -1,1 +1,1 @@
-"""What callers may name instead of a model: routes and templates. Pure."""
+"""Names that callers use instead of a model: routes and templates. Pure."""

@@ -69,7 +69,7 @@ def overridden(settings: Settings, override: Override) -> Settings:
 
 
 def _nested(values: Mapping[str, Any], tiers: Collection[str]) -> dict[str, Any]:
-    """A route's entry of the configuration with these values, by their dotted names."""
+    """Return a route's entry of the configuration with these values, by their dotted names."""
     entry: dict[str, Any] = {}
     problems = []
     for name, value in values.items():
@@ -92,7 +92,7 @@ def _nested(values: Mapping[str, Any], tiers: Collection[str]) -> dict[str, Any]
 
 
 def _merged(rule: Rule, values: Rule) -> Rule:
-    """A rule with the values that another one sets on top, also those of its tiers and of requests with images."""
+    """Return a rule with the values that another one sets on top, also those of its tiers and of requests with images."""
     update: dict[str, Any] = {name: getattr(values, name) for name in values.model_fields_set}
     if isinstance(rule, RouteVariant) and isinstance(values, RouteVariant):
         tiers = {

@@ -66,8 +66,8 @@ class Plans:
     def template(
         self, route: Route | None, tier: str, name: str, variables: Mapping[str, Any], locale: str
     ) -> "tuple[Template | None, bool]":
-        """The template of a route, or of this name, for these variables; and whether they make it show an image, where that
-        makes a difference. None: there is none."""
+        """Return the template of a route, or of this name, for these variables, or None; and whether they make it show an image,
+        if that makes a difference."""
         if route is None:
             return self.templates.get(name), False
         plain = self.templates.get(route.rule(tier).template or name)

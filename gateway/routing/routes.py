@@ -51,12 +51,10 @@ class Route:
         rules = self._vision if image and self._vision is not None else self._plain
         return rules[tier]
 
-    def rules(self) -> Iterable[tuple[str, bool, Rule]]:
-        """Yield all rules: tier, whether with images, rule."""
-        for tier, rule in self._plain.items():
-            yield tier, False, rule
-        for tier, rule in (self._vision or {}).items():
-            yield tier, True, rule
+    @property
+    def rules(self) -> list[Rule]:
+        """All rules."""
+        return [*self._plain.values(), *(self._vision or {}).values()]
 
 
 class Routes:
@@ -87,7 +85,7 @@ class Routes:
 
     def moves(self) -> set[tuple[str, str]]:
         """Return which model a task may fall back to from which, without returning to one that it left."""
-        rules = (rule for route in self._all.values() for _, _, rule in route.rules())
+        rules = (rule for route in self._all.values() for rule in route.rules)
         return {pair for rule in rules for pair in combinations((rule.model, *rule.fallbacks), 2)}
 
     def _compiled(self, name: str, route: RouteSettings, settings: Settings) -> Route:

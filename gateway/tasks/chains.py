@@ -108,7 +108,7 @@ class _SoFar:
         return "stage", compose(self._id, now_ms(), fragment)
 
     def completed(self, head: Head) -> ChainEnd:
-        """The end behind the last stage that ran: its result is the chain's."""
+        """Return the end behind the last stage that ran: its result is the chain's."""
         done, number = self._done, self._done.running.stage.number
         result = None if done.logged else whole(of_stage(self.results, number), each=head.stages[number].each)
         stages = final_stages(head, self.used, (stage for stage, _ in self.results))
@@ -118,7 +118,7 @@ class _SoFar:
     def failed(
         self, head: Head, stage: Stage | None, code: str, sentence: str, *, model: str = "", queue: str = ""
     ) -> Follows:
-        """The end of a chain whose next stage cannot begin."""
+        """Return the end of a chain whose next stage cannot begin."""
         run = self._done.running
         events = [self.event(head, run.stage, "completed", used_by(self.used, run.stage.number))]
         fragment = fragment_error(sentence, code, failure_row(code).retry, self._usage())

@@ -23,7 +23,7 @@ class StreamLinks:
         return f"/api/task/{task_id}/events?token={self.tickets.issue(task_id, until)}"
 
     async def use(self, token: str, task_id: str) -> AbstractContextManager[None]:
-        """The use of a ticket: good within its own time, and while it is used. Raises ApiError (401) and StoreError."""
+        """Return the use of a ticket: good within its own time, and while it is used. Raise ApiError (401) and StoreError."""
         until = self.tickets.expiry(token, task_id)
         if until is None or (until <= now_ms() and not await self._scheduler.is_ticket_used(task_id, until)):
             raise invalid_link()

@@ -38,13 +38,13 @@ def poll_after(wait_ms: int) -> int:
 
 
 def place_fields(place: Place) -> dict[str, Any]:
-    """A place, as answers show it; of a task that has just been taken it is the first. While nothing is known of its wait, or
-    nothing can start, that is null, and `estimating` says so."""
+    """Return a place, as answers show it; for a task that was just granted, the first. While there is no estimate of the wait, it
+    is null, and `estimating` is true."""
     return {"position": max(place.position, 1), **wait_fields(place)}
 
 
 def wait_fields(place: Place) -> dict[str, Any]:
-    """The wait of a place, as answers show it."""
+    """Return the wait of a place, as answers show it."""
     if place.estimating:
         unknown = dict.fromkeys(("estimatedWaitMs", "estimatedWaitLowMs", "estimatedWaitHighMs"))
         return {**unknown, "estimating": True}

@@ -137,7 +137,7 @@ class Responses:
         yield LiveResponse(ArchiveReader(partial(self._part, row)))
 
     async def _again(self, row: Row) -> Row:
-        """The row of a response that Redis does not have: SQL may have its log by now."""
+        """Return the row of a response that Redis does not have: SQL may have its log by now."""
         again = await self._store.row(row.task_id, now_ms())
         if again is None:
             raise _not_found(row.id)
@@ -151,7 +151,7 @@ class Responses:
         return pack([Event(1, 1, "error", lost)]) if part == 0 else None
 
     async def input_items(self, row: Row) -> bytes:
-        """Its input, a JSON list of items."""
+        """Return its input, a JSON list of items."""
         found = await self._store.items([row.task_id])
         if row.task_id not in found:
             raise _not_found(row.id)
@@ -187,9 +187,9 @@ class Responses:
     # ---- continuing others ----------
 
     async def history(self, caller: Caller, wanted_id: str, most: int) -> list[bytes]:
-        """The items of the conversation that ends with one of the caller's responses, oldest first: what was asked and answered.
+        """Return the input and output items of the conversation that ends with one of the caller's responses, oldest first.
 
-        Raises ApiError(400) where it is not there whole, has not ended well, or has more than `most` bytes."""
+        Raise ApiError(400) if a part of it is missing, it cannot be continued, or it has more than `most` bytes."""
         task_id = _task_of(wanted_id)
         turns = await self._store.line(task_id, MAX_TURNS + 1, now_ms()) if task_id else []
         turns = [turn for turn in turns if caller.owns(turn.row.key_id, turn.row.user)]
@@ -289,7 +289,7 @@ class Responses:
         return wishes.store is None and self._takes_more()
 
     def accepted(self, row: Row, place: Place) -> bytes:
-        """The response object of one that has just been submitted."""
+        """Return the response object of one that has just been submitted."""
         body = ResponsesBodyView(row.info, row.echo).body()
         return _with_place(body, place) if place.position else body
 
@@ -307,7 +307,7 @@ class _Bare(NamedTuple):
 
 
 def _task_of(response: str) -> str | None:
-    """The task of a response's id; None for what this gateway cannot have issued."""
+    """Return the task of a response's id; None for what this gateway cannot have issued."""
     task_id = task_of_response(response)
     return task_id if task_id and could_be_ours(task_id, now_ms()) else None
 
@@ -326,7 +326,7 @@ def _check_whole(turns: Sequence[Turn]) -> None:
 
 
 def _with_place(body: bytes, place: Place) -> bytes:
-    """A response object that says where it waits."""
+    """Return a response object that says where it waits."""
     return b'%b,"fairlane":{"queuePosition":%d,%b}}' % (body[:-1], place.position, wait_members(place))
 
 

@@ -38,7 +38,7 @@ def read_cursor(text: str | None) -> Place | None:
 async def resume(
     hub: Hub, reader: Reader, record: Record, after: Place | None, from_latest: bool
 ) -> ResumePoint:
-    """Put a reader in its place. Raises StoreError.
+    """Put a reader in its place. Raise StoreError.
 
     1 It wants only what comes from now on, or the end. 2 It has seen nothing; an id with the number 0 stands before the first
     event. 3 It has seen the end. 4 The log does not hold what it has seen. 5 It resumes behind that.

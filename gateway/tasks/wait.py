@@ -198,7 +198,7 @@ def _took(earlier: JoinPoint, enqueued_ms: int) -> Timing:
 
 
 def event_time(event: Event) -> int:
-    """The `ts` of an event, ms."""
+    """Return the `ts` of an event, ms."""
     at = event.data.find(b'"ts":')
     digits = event.data[at + 5 : at + 20].partition(b",")[0].partition(b"}")[0]
     return int(digits) if digits.isdigit() else 0

@@ -59,7 +59,7 @@ class Conversation:
             self._add("system", self._texts(raw, "system"))
 
     def add(self, raw: Raw) -> None:
-        """The list of messages."""
+        """Add the list of messages."""
         if kind_of(raw) != "[":
             raise invalid("messages", "must be a list of messages")
         messages = read(raw, _messages, "messages")
@@ -91,7 +91,7 @@ class Conversation:
         return read(raw, decoder, place)
 
     def _add_user(self, raw: Raw, place: str) -> None:
-        """Results of tools come first: chat wants them behind their calls, each as a message."""
+        """Add a user's message, after the results of tools: in chat they follow their calls, each as a message."""
         if kind_of(raw) == '"':
             self._add("user", bytes(raw))
             return
@@ -122,7 +122,7 @@ class Conversation:
         self._add("tool", content, *more, *self._cached(block))
 
     def _add_assistant(self, raw: Raw, place: str) -> None:
-        """Signed thoughts are passed back unchanged, others as text."""
+        """Add an assistant's message. Signed thoughts are passed back unchanged, others as text."""
         if kind_of(raw) == '"':
             self._add("assistant", bytes(raw))
             return
@@ -175,7 +175,7 @@ class Conversation:
         return self._content_of([(block, f"{place}[{number}]") for number, block in enumerate(blocks)])
 
     def _content_of(self, blocks: Sequence[tuple[object, str]]) -> bytes:
-        """The content of a message: one text as it is, all else as parts."""
+        """Return the content of a message: one text as it is, all else as parts."""
         if not blocks:
             return EMPTY_STRING
         first, place = blocks[0]
@@ -246,7 +246,7 @@ class Conversation:
         ]
 
     def _search_result(self, block: shapes.SearchResult, place: str) -> bytes:
-        """A text, with its title and where it is from."""
+        """Return a text, with its title and where it is from."""
         _check_citations(block.citations, f"{place}.citations")
         lines = [text(block.title, f"{place}.title"), text(block.source, f"{place}.source")]
         for number, one in enumerate(self._blocks(block.content, _texts, f"{place}.content")):
@@ -262,7 +262,7 @@ class Conversation:
 
 
 def _text_of(block: shapes.Text, place: str) -> bytes:
-    """A block's text, as JSON."""
+    """Return a block's text, as JSON."""
     if not is_empty(block.citations):
         raise invalid(f"{place}.citations", NOT_HERE)
     return string(block.text, f"{place}.text")

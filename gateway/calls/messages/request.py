@@ -82,8 +82,8 @@ class MessagesRequest(NamedTuple):
 def chat_of(
     fields: RawObject, *, stream: bool, bounded: bool = True, most: int = MAX_BYTES
 ) -> MessagesRequest:
-    """The chat request that a Messages request of these members is. `bounded`: it must bound its output; what is only counted
-    need not. Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes."""
+    """Return the chat request of a Messages request with these members. `bounded`: it must bound its output, unless its
+    tokens are only counted. Raise ApiError: 400 that names an unsupported member, 413 for more than `most` bytes."""
     given = {name: raw for name, raw in fields.items() if not is_null(raw)}
     for name, raw in given.items():
         if name not in _READ and name not in _IGNORED and not is_empty(raw):
@@ -156,7 +156,7 @@ def _user(given: RawObject, chat: RawObject) -> None:
 
 
 def _tools(given: RawObject, chat: RawObject) -> bool:
-    """The tools, and which of them is to be called. Whether some have what chat has no word for."""
+    """Write the tools and the choice among them. Return whether a tool has members that chat lacks."""
     extended = False
     raws: list[Raw] = []
     if "tools" in given:
@@ -256,7 +256,7 @@ def _output(given: RawObject, chat: RawObject) -> dict[str, bytes]:
 
 
 def _effort(thinking: shapes.ThinkingConfig) -> str:
-    """The effort of a budget of thinking tokens."""
+    """Return the effort of a budget of thinking tokens."""
     budget = thinking.budget_tokens
     if budget is None or not MIN_BUDGET <= budget <= MAX_OUTPUT_TOKENS:
         raise invalid("thinking.budget_tokens", f"must be a whole number from {MIN_BUDGET} on")

@@ -87,29 +87,24 @@ class Conversation:
         self._add("system", string(raw, "instructions"))
 
     def add_input(self, raw: Raw) -> None:
-        """The input: a text, or items."""
+        """Add the input: a text, or items."""
         if kind_of(raw) == '"':
             self._add("user", string(raw, "input"))
             return
         if kind_of(raw) != "[":
             raise invalid("input", "must be a text or a list of items")
         listed = read(raw, _items, "input")
-        self.add(listed, "input")
+        self._add_items(listed, "input")
 
     def add_history(self, listed: Sequence[bytes], place: str) -> None:
         """Add stored items. Thoughts that another server sealed are passed on as their summary."""
         self._kept_here = True
-        self.add(listed, place)
+        self._add_items(listed, place)
         self._kept_here = False
 
-    def add(self, listed: Sequence[bytes | Raw], place: str) -> None:
-        """Items that stand at `place`."""
+    def _add_items(self, listed: Sequence[bytes | Raw], place: str) -> None:
         for number, raw in enumerate(listed):
             self._item(raw, f"{place}[{number}]")
-
-    def end(self) -> None:
-        """No more comes."""
-        self._flush()
 
     def _item(self, raw: bytes | Raw, place: str) -> None:
         self._budget.grow(len(memoryview(raw)))  # few bytes may refer to many
@@ -137,7 +132,7 @@ class Conversation:
         return found
 
     def _add(self, role: str, content: bytes, *others: tuple[str, bytes]) -> None:
-        self._flush()
+        self.flush()
         self.messages.append(join_object([("role", json_string(role)), ("content", content), *others]))
 
     def _add_message(self, message: shapes.Message, place: str) -> None:
@@ -156,11 +151,12 @@ class Conversation:
     def _turn_at(self, part: _Part) -> _Turn:
         """Return the assistant's turn that this part continues, or a new one: each part except calls comes once."""
         if self._turn.part > part or (self._turn.part == part == _Part.TEXT):
-            self._flush()
+            self.flush()
         self._turn.part = part
         return self._turn
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Complete the assistant's turn: a new message follows, or the input ends."""
         turn = self._turn
         if turn.part == _Part.NOTHING:
             return
@@ -220,7 +216,7 @@ class Conversation:
     def _content(
         self, raw: Raw, decoder: Decoder[list[Shape]], place: str, *, of_tool: bool = False
     ) -> bytes:
-        """The content of a message: one text as it is, all else as parts."""
+        """Return the content of a message: one text as it is, all else as parts."""
         if kind_of(raw) == '"':
             return bytes(raw)
         if kind_of(raw) != "[":
@@ -237,7 +233,7 @@ class Conversation:
 
 
 def _part(part: object, place: str) -> bytes:
-    """A part as chat has it."""
+    """Return a part as chat has it."""
     assert isinstance(part, shapes.Part)
     if not is_null(part.prompt_cache_breakpoint):
         raise invalid(f"{place}.prompt_cache_breakpoint", NOT_HERE)

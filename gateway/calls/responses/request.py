@@ -102,7 +102,7 @@ def chat_of(
 
     `store`: whether the response is kept, whatever the request says. `history`: items that come before its input, of
     `previous_response_id`: those of its input and of its output, oldest first. `known`: items by the ids that
-    `Wishes.references` names. Raises ApiError: 400 that names what cannot be said, 413 for more than `most` bytes.
+    `StorageOptions.references` names. Raise ApiError: 400 that names what cannot be said, 413 for more than `most` bytes.
     """
     given, known = given_fields(fields), known or {}
     for name, raw in given.items():
@@ -120,7 +120,7 @@ def chat_of(
     if "input" not in given:
         raise invalid("input", "is missing")
     conversation.add_input(given["input"])
-    conversation.end()
+    conversation.flush()
     if not conversation.messages:
         raise invalid("input", "at least one item is needed")
     chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
@@ -149,5 +149,5 @@ def chat_of(
 
 
 def given_fields(fields: RawObject) -> RawObject:
-    """The members that say something."""
+    """Return the members that are not null."""
     return {name: raw for name, raw in fields.items() if not is_null(raw)}

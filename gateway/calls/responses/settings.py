@@ -122,7 +122,7 @@ def read_output(given: RawObject, chat: RawObject, echo: dict[str, bytes]) -> No
 
 
 def _schema(form: shapes.Format) -> dict[str, bytes]:
-    """The members of a schema that are said."""
+    """Return the members of a schema that are given."""
     if kind_of(form.json_schema) != "{":
         raise invalid("text.format.schema", "must be a JSON schema, an object")
     schema = {"name": string(form.name, "text.format.name")}
@@ -134,7 +134,7 @@ def _schema(form: shapes.Format) -> dict[str, bytes]:
 
 
 def _named_schema(schema: Mapping[str, bytes]) -> bytes:
-    """A schema as chat's `response_format`."""
+    """Return a schema as chat's `response_format`."""
     return join_object([("type", b'"json_schema"'), ("json_schema", join_object(schema.items()))])
 
 
@@ -143,16 +143,9 @@ def _all_of(schema: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
     return list({"description": NULL, "strict": b"false", **schema}.items())
 
 
-def check_include(given: RawObject) -> list[str]:
-    """Return the values of `include`."""
-    if "include" not in given:
-        return []
-    return read(given["include"], _names, "include")
-
-
 def read_included(given: RawObject, chat: RawObject) -> None:
     """Check `include`, and request log probabilities if it names them."""
-    included = check_include(given)
+    included = read(given["include"], _names, "include") if "include" in given else []
     for number, name in enumerate(included):
         if name not in INCLUDED:
             raise invalid(f"include[{number}]", f"{name[:100]!r} is not supported here; leave it out")

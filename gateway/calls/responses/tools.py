@@ -112,7 +112,7 @@ def _chosen(raw: Raw, tools: Tools) -> tuple[bytes, list[bytes]]:
 
 
 def _known(name: str | None, tools: Tools, place: str) -> str:
-    """The name of a tool that there is."""
+    """Return the name of a known tool. Raise ApiError(400)."""
     if name is None:
         raise invalid(place, "is missing")
     if name not in tools.chat:
