@@ -204,6 +204,12 @@ def bye_event(task_id: str, ts: int, reason: str, reconnect_ms: int) -> Event:
     return _unlogged("bye", task_id, ts, fragment)
 
 
+def overdue_event(task_id: str, ts: int) -> Event:
+    """The deadline has passed, and the log does not show the end: Redis does not answer."""
+    fragment = fragment_error("Task timeout", "TOTAL_TIMEOUT", False)
+    return _unlogged("error", task_id, ts, fragment)
+
+
 def _unlogged(event_type: str, task_id: str, ts: int, fragment: bytes) -> Event:
     return Event(0, 0, event_type, compose(task_id, ts, fragment))
 

@@ -512,7 +512,7 @@ class Hub:
         renewed immediately.
         """
         for feed in self._feeds.values():
-            feed.last_seen = -self.silent_s
+            feed.last_seen = self.time() - self.silent_s
             if store_lost:
                 feed.registered = False
         if store_lost:

@@ -187,6 +187,12 @@ class _Logged(_Strict):
     id: EventId
 
 
+class _Error(_Strict):
+    """Without an id the log does not hold it: the deadline has passed, and Redis does not report the task's end."""
+
+    id: EventId | None = None
+
+
 class _Restart(_Strict):
     """Its frame has an empty id, so that EventSource drops the last one."""
 
@@ -206,7 +212,7 @@ EVENTS = (
     _event("permit", PermitData, _Logged),
     _event("debug", DebugData, _Logged),
     _event("done", DoneData, _Logged),
-    _event("error", ErrorData, _Logged),
+    _event("error", ErrorData, _Error),
     _event("cancelled", CancelledData, _Logged),
     _event("queued", QueuedData),
     _event("progress", ProgressData),

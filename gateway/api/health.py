@@ -36,7 +36,4 @@ async def ready(health: HealthDep) -> Response:
             body["storeDownMs"] = store.down_ms
         headers = retry_headers(at_most_a_minute(health.wait_ms))
         return answer(body, {name.decode(): value.decode() for name, value in headers}, 503)
-    body = {"status": "ready", "workers": health.workers}
-    if store.rejects_writes:  # all replicas share this Redis, so that another one is no better
-        body["storeWriteError"] = store.write_error
-    return answer(body, {})
+    return answer({"status": "ready", "workers": health.workers}, {})

@@ -2,6 +2,7 @@
 
 import contextlib
 import enum
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -43,11 +44,12 @@ from fairlane.gateway.tasks.poll import (
 from fairlane.gateway.tasks.resume import read_cursor, resume
 from fairlane.gateway.tasks.submit import ran_by
 from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.gateway.tasks.wait import OVERDUE_S
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
 from fairlane.queues.tasks import OF_ENDPOINTS, PERMIT, ExistingTask, Record, State, Submitted, TaskSpec
-from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
+from fairlane.streaming.events import Event, bye_event, gap_event, overdue_event, queued_event, restart_event
 from fairlane.streaming.hub import LiveLog, Reader
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.native import NativeStreamView
@@ -289,10 +291,11 @@ async def _wait(tasks: Tasks, request: Request, task: TaskSpec, chain: Submissio
 
 
 async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
-    came_to_end = False
+    came_to_end, give_up = False, math.inf
     follow = tasks.submit.open_task(task, chain)
     try:
         async with follow as submitted:
+            give_up = tasks.hub.time() + task.timeout_ms / 1000 + OVERDUE_S
             feed, first = follow.feed, b""
             stream = _stream_of(tasks, follow.info, feed, is_chain=chain is not None)
             task_id, enqueued_ms = follow.info.task_id, submitted.enqueued_ms
@@ -308,6 +311,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
                 tasks.open_answers,
                 headers=[(b"x-task-id", task_id.encode()), *(REPLAYED if follow.joined_at else ())],
                 keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
+                give_up=give_up,
                 first=first,
                 resumable=True,
                 ending=partial(_ending, tasks, stream),
@@ -317,7 +321,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
     finally:
         no_linger = task.linger_ms and not tasks.settings.tuning.linger_ms and not task.idempotency
         if no_linger and not came_to_end and not follow.feed.keep_alive and not tasks.open_answers.now:
-            tasks.cancel_soon(task.id, "client")
+            tasks.cancel_soon(task.id, "client" if tasks.hub.time() < give_up else "timeout")
 
 
 async def _is_gone(tasks: Tasks, task_id: str) -> bool:
@@ -358,11 +362,18 @@ class NativeStream(NativeStreamView):
             + native_frame(bye_event(self.info.task_id, ts, "gap", 1000))
         )
 
+    def overdue(self) -> bytes:
+        self.pending = None
+        return self.feed(overdue_event(self.info.task_id, now_ms()))
+
+    def unread(self) -> bytes:
+        return _bye(self.info.task_id, "store")
+
     def farewell(self) -> bytes:
-        return native_frame(bye_event(self.info.task_id, now_ms(), "drain", reconnect_ms()))
+        return _bye(self.info.task_id, "drain")
 
     def revoked(self) -> bytes:
-        return native_frame(bye_event(self.info.task_id, now_ms(), "revoked", reconnect_ms()))
+        return _bye(self.info.task_id, "revoked")
 
 
 class ChainStream(NativeStream):
@@ -384,9 +395,9 @@ def _stream_of(tasks: Tasks, info: TaskInfo, feed: LiveLog, *, is_chain: bool) -
     return ChainStream(info, partial(tasks.positions.add, feed, None)) if is_chain else NativeStream(info)
 
 
-def reconnect_ms() -> int:
-    """Return the time until a reader reconnects, spread so that not all come at the same time."""
-    return 500 + time.monotonic_ns() // 1000 % 2500
+def _bye(task_id: str, reason: str) -> bytes:
+    """Return the frame that asks a reader to reconnect, after a time that is spread so that not all come at the same time."""
+    return native_frame(bye_event(task_id, now_ms(), reason, 500 + time.monotonic_ns() // 1000 % 2500))
 
 
 # ---- one task ----------
@@ -462,8 +473,7 @@ async def events(tasks: Tasks, caller: Caller | None, request: Request) -> None:
 
 async def _ask_to_reconnect(request: Request, task_id: str) -> None:
     """Answer a reader while Redis is down: a browser's EventSource never retries after a 503, but reconnects after a `bye`."""
-    frame = native_frame(bye_event(task_id, now_ms(), "store", reconnect_ms()))
-    await request.respond(200, frame, [*SSE_HEADERS, (b"x-task-id", task_id.encode())])
+    await request.respond(200, _bye(task_id, "store"), [*SSE_HEADERS, (b"x-task-id", task_id.encode())])
 
 
 async def _replay(
@@ -493,6 +503,7 @@ async def _replay(
         tasks.open_answers,
         headers=[(b"x-task-id", task_id.encode()), (b"x-replay-from", replay_from)],
         keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
+        give_up=None,
         first=first,
         resumable=True,
         ending=partial(_ending, tasks, stream),

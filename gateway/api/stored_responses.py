@@ -68,6 +68,7 @@ async def follow(
             tasks.open_answers,
             headers=[*_ids(row), *headers],
             keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
+            give_up=None,
             opening=shown.open,
             resumable=True,
         )

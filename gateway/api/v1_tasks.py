@@ -226,7 +226,6 @@ async def respond(
                     kind=kind,
                     hold_s=hold_s,
                     give_up=give_up,
-                    overdue=shown.overdue,
                 )
             except FailedBeforeStart as failed:
                 came_to_end = True
@@ -305,6 +304,9 @@ class TaskStream:
 
     def overdue(self) -> bytes:
         return self._view.failed("Task timeout", "TOTAL_TIMEOUT")
+
+    def unread(self) -> bytes:
+        return self._view.failed("Redis is unavailable; read the rest later", "STORE_UNAVAILABLE")
 
     def farewell(self) -> bytes:
         return self._view.failed("The gateway stops; please try again", "GATEWAY_STOPPING")

@@ -28,6 +28,8 @@ from fairlane.streaming.views.sse import frame_parts
 
 SLICE = 128 * 1024
 """Bytes that are rendered, or written, in one step, plus one frame. Frames may be many times as large as their events."""
+STALE_S = 30.0
+"""How long a reader waits for a Redis that does not answer, before its client is asked to return later."""
 REFUSALS = frozenset({"error", "cancelled"})
 """Ends that become an HTTP status if nothing was sent before."""
 
@@ -64,6 +66,14 @@ class Stream(Protocol):
 
     def lost(self) -> bytes:
         """Return the end when the log does not hold what the reader needs."""
+        ...
+
+    def overdue(self) -> bytes:
+        """Return the end when the task's deadline has passed, and Redis does not report its end."""
+        ...
+
+    def unread(self) -> bytes:
+        """Return the end when Redis has not answered for a while: the client can read the rest later."""
         ...
 
     def farewell(self) -> bytes:
@@ -149,22 +159,22 @@ async def serve(
     *,
     headers: Headers,
     keepalive_s: float,
+    give_up: float | None,
     kind: Headers = SSE_HEADERS,
     first: bytes = b"",
     opening: Callable[[], bytes] = bytes,
     hold_s: float = 0.0,
     resumable: bool = False,
     ending: Callable[[], Ending] | None = None,
-    give_up: float = math.inf,
-    overdue: Callable[[], bytes] = bytes,
 ) -> bool:
-    """Write the stream until it ends. Return True at its end, False if the client left or the gateway stops.
+    """Write the stream until it ends. Return True at its end, False if the client left, the gateway stops, or it is given up.
 
+    `give_up`: when a stream without events ends (loop time): after the deadline of its task. None: it reads a task of any
+    deadline, and ends after Redis has not answered for STALE_S.
     `kind`: the content type's headers, before `headers`. `first`: the first bytes; `opening` makes them if the head leaves
     before any event. `hold_s`: how long the head waits for the first bytes; before it is written this raises FailedBeforeStart,
     Lost, Interrupted (the gateway stops), TimeoutError at `give_up`, and `Request.gone()`. `resumable`: the client can read the
-    rest elsewhere, so a gateway that stops need not wait for the end. `ending`: makes the pending end of the stream. `overdue`:
-    the end of a stream without events at `give_up` (loop time).
+    rest elsewhere, so a gateway that stops need not wait for the end. `ending`: makes the pending end of the stream.
     While the client does not read, at most a page of the log, one frame made of it, and the last frame are in memory; readers of
     one task share the page and the last frame.
     """
@@ -184,15 +194,17 @@ async def serve(
             await _write(request.send, first)
         while True:
             try:
-                if stream.pending is not None and ending is not None:
-                    return await _finish(request, head, reader, ending)
-                left = max(give_up - now(), 0.1)
+                if stream.pending is not None and ending is not None and await _finish(request, head, ending):
+                    return True
+                left = PAGE_RETRY_S if stream.pending else max(_due(give_up, reader) - now(), 0.1)
                 left = min(left, keepalive_s if request.started else hold_until - now())
                 events = await reader.next(left, take)
                 if request.started:
-                    if not events and now() > give_up:
-                        await _end(request.send, overdue())
+                    if not events and now() > _due(give_up, reader):
+                        await _end(request.send, stream.unread() if give_up is None else stream.overdue())
                         return False
+                    if stream.pending:
+                        continue
                     parts = _drawn(events, stream, reader) if events else iter((stream.idle(),))
                 else:
                     parts = _drawn(events, stream, reader, held=True)
@@ -202,7 +214,7 @@ async def serve(
                     if stream.ended:
                         await request.respond(200, body, head)
                         return True
-                    if not body and now() > give_up:
+                    if not body and now() > _due(give_up, reader):
                         raise TimeoutError
                     if not body and (events or now() < hold_until):
                         continue
@@ -237,6 +249,13 @@ async def serve(
     finally:
         open_answers.discard(interrupt)
         departure.close()
+
+
+def _due(give_up: float | None, reader: LogReader) -> float:
+    """Return the loop time at which a stream without events ends."""
+    if give_up is not None:
+        return give_up
+    return math.inf if reader.feed is None else reader.feed.last_seen + STALE_S
 
 
 async def _start(request: Request, head: Headers) -> None:
@@ -298,20 +317,18 @@ class _Live:
         return True
 
 
-async def _finish(request: Request, head: Headers, reader: LogReader, ending: Callable[[], Ending]) -> bool:
-    """Write the end, waiting for Redis if it does not answer. Raise Lost and Interrupted."""
-    while True:
-        try:
-            async with ending() as parts:
-                if not request.started:
-                    await _start(request, head)
-                for part in parts:
-                    await _write(request.send, part)
-        except StoreError:
-            await reader.next(PAGE_RETRY_S)
-        else:
-            await _end(request.send, b"")
-            return True
+async def _finish(request: Request, head: Headers, ending: Callable[[], Ending]) -> bool:
+    """Write the end. Return False if Redis does not answer. Raise Lost."""
+    try:
+        async with ending() as parts:
+            if not request.started:
+                await _start(request, head)
+            for part in parts:
+                await _write(request.send, part)
+    except StoreError:
+        return False
+    await _end(request.send, b"")
+    return True
 
 
 async def _write(send: Send, body: bytes) -> None:

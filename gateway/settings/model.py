@@ -421,7 +421,12 @@ class Settings(BaseModel):
     def _known_scheme(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        if not value.startswith(("redis://", "rediss://", "unix://")):
+        scheme, _, rest = value.partition("://")
+        if "sentinel" in scheme or "," in rest.rpartition("@")[2]:
+            raise ValueError(
+                "must name one server, the primary: Sentinel and lists of hosts are not supported"
+            )
+        if scheme not in ("redis", "rediss", "unix"):
             raise ValueError("must begin with redis://, rediss:// or unix://")
         try:
             parts = urlsplit(value)

@@ -54,11 +54,12 @@ class NewConnection:
         await self.share_database(link)
         await self.share_secret(link)
         if self.server != before:
-            await self._warn_of_memory_only(link)
+            await self._warn_of_losses(link)
         await self._warn_of_clock(link)
         await self._configuration.bring(link)
 
-    async def _warn_of_memory_only(self, link: RedisLink) -> None:
+    async def _warn_of_losses(self, link: RedisLink) -> None:
+        """Warn if a restart or a fail-over loses tasks that Redis had accepted."""
         persists = _parse_info(await link.command("INFO", "persistence"))
         if persists.get("aof_enabled") == "0":
             log.warning(
@@ -66,6 +67,15 @@ class NewConnection:
                 replica=self._replica,
                 address=self._address,
                 snapshots=bool(await _config(link, "save")),
+            )
+        replicas = int(_parse_info(await link.command("INFO", "replication")).get("connected_slaves", 0))
+        if replicas and await _config(link, "min-replicas-to-write") == "0":
+            log.warning(
+                "Redis accepts writes without its replicas: after a fail-over, the tasks that the old primary accepted "
+                "meanwhile are lost; set min-replicas-to-write 1 and min-replicas-max-lag 10",
+                replica=self._replica,
+                address=self._address,
+                replicas=replicas,
             )
 
     async def _warn_of_clock(self, link: RedisLink) -> None:

@@ -53,6 +53,8 @@ class Health:
             missing.append(f"no connection to Redis: {why}" if why else "no connection to Redis")
         elif not self._channel.listening.is_set():
             missing.append("not subscribed to the replica's channel")
+        elif self.store.rejects_writes:
+            missing.append(f"Redis rejects writes: {self.store.write_error}")
         if not self.serving and not missing:
             missing.append("the gateway is starting")
         return missing
@@ -65,7 +67,7 @@ class Health:
     def gauges(self) -> dict[str, float]:
         """Return current values, by the names of `metrics.snapshot.GAUGES`."""
         return {
-            "fairlane_ready": float(self.serving and self._link.up),
+            "fairlane_ready": float(not self.missing()),
             "fairlane_redis_connected": float(self._link.up),
             "fairlane_redis_rejects_writes": float(self.store.rejects_writes),
             "fairlane_http_requests_open": len(self._open_answers),

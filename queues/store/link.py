@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import hiredis
 from redis.asyncio import Connection
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
@@ -38,10 +39,11 @@ from fairlane.queues.store.write_errors import WriteErrors
 
 Arg = bytes | str | int | float
 
-_ELSEWHERE = (BusyLoadingError, MasterDownError, ReadOnlyError)
-"""What a server answers that is a primary no more, or not yet: its address may lead to another one by now."""
+_ELSEWHERE = (AskError, BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError)
+"""What a server answers that is a primary no more, or not yet: its address may lead to another one by now. (MOVED is an
+`AskError`, too.)"""
 
-_TRANSIENT = (*_ELSEWHERE, ClusterDownError, OutOfMemoryError, TryAgainError)
+_TRANSIENT = (*_ELSEWHERE, OutOfMemoryError, TryAgainError)
 _TRANSIENT_PREFIXES = ("BUSY", "MISCONF", "NOREPLICAS")
 
 COMMANDS = {
@@ -287,11 +289,18 @@ class RedisLink:
                 self._on_change(False)
 
     async def _prepare(self) -> None:
-        with contextlib.suppress(ResponseError):  # ROLE may be forbidden: then the first write shows it
-            role = (await self._send(("ROLE",)))[0].decode()
-            if role != "master":
+        with contextlib.suppress(ResponseError):  # HELLO may be forbidden: then the first write shows it
+            hello = await self._send(("HELLO",))
+            facts = dict(zip(hello[::2], hello[1::2], strict=True))
+            mode = facts[b"mode"].decode()
+            if mode != "standalone":
+                raise StoreRefused(
+                    f"the server at {address_of(self._url)} runs in {mode} mode, which is not supported: set redis_url to a "
+                    "primary that is no node of a cluster"
+                )
+            if facts[b"role"] != b"master":
                 raise StoreUnavailable(
-                    f"the Redis at this address is no primary (its role is {role})", sent=False
+                    "this Redis is no primary but a replica: set redis_url to its primary", sent=False
                 )
         await self._load_scripts()
         await self._check_rights()
@@ -356,7 +365,7 @@ class RedisLink:
                 future.set_exception(why or _explain(reply, self._scripts))
                 future.exception()  # its caller may be gone
                 if isinstance(reply, _ELSEWHERE):
-                    raise StoreUnavailable(f"Redis is no primary: {reply}", sent=True)
+                    raise StoreUnavailable(f"Redis is no primary: {_words(reply)}", sent=True)
                 if forbidden:  # a permission was taken away: what else is missing is seen when connecting
                     raise _access_error(reply, self._url)
 
@@ -403,10 +412,19 @@ def _access_error(error: Exception, url: str) -> StoreRefused:
     return StoreRefused(f"the user of redis_url lacks permissions in Redis: {error}. {_NEEDED}")
 
 
+def _words(error: Exception) -> str:
+    """Return an error reply for operators. redis-py leaves of a redirection nothing but the slot and the node."""
+    return (
+        f"it is a node of a cluster, and the slot is at {error}"
+        if isinstance(error, AskError)
+        else str(error)
+    )
+
+
 def _explain(error: Exception, scripts: Library) -> Exception:
     """What a caller should know of an error reply. Transient ones had no effect: Redis refuses before the first write."""
     if isinstance(error, _TRANSIENT) or str(error).startswith(_TRANSIENT_PREFIXES) or _MISSING in str(error):
-        return StoreUnavailable(f"Redis cannot do it now: {error}", sent=False)
+        return StoreUnavailable(f"Redis cannot do it now: {_words(error)}", sent=False)
     if isinstance(error, ResponseError):
         return type(error)(scripts.explain(str(error)))
     return error

@@ -36,7 +36,7 @@ def native_frame(event: Event) -> bytes:
 def frame_with(event: Event, data: bytes) -> bytes:
     """The event's frame with other data."""
     head = _HEADS.get(event.type) or b"event: %b\n" % event.type.encode()
-    if event.type not in UNLOGGED:
+    if event.epoch:
         return b"id: %d-%d\n%bdata: %b\n\n" % (event.epoch, event.seq, head, data)
     if event.type == "restart":
         return b"id: \n%bdata: %b\n\n" % (head, data)

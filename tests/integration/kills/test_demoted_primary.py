@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from structlog.testing import capture_logs
 from tests.support.proxy import ChaosProxy
 from tests.support.servers import Server, any_binary, free_port, running_server
 from tests.support.serving import until
@@ -123,6 +124,17 @@ async def test_commands_and_messages_go_over_to_the_new_primary(couple: Couple, 
         task = await worker.take()
         await worker.answer(task, "on the new primary")
         assert (await call).json() == "on the new primary"
+
+
+async def test_a_primary_that_accepts_writes_without_its_replicas_is_reported(
+    couple: Couple, tmp_path: Path
+) -> None:
+    with capture_logs() as lines:
+        async with talking(couple.proxy.url, tmp_path / "a"):
+            couple.clients[0].config_set("min-replicas-to-write", "1")
+        async with talking(couple.proxy.url, tmp_path / "b"):
+            pass
+    assert [line["replicas"] for line in lines if "min-replicas-to-write 1" in line["event"]] == [1]
 
 
 async def test_a_command_that_a_redis_replica_rejects_had_no_effect_and_one_under_way_may_have(

@@ -3,14 +3,51 @@
 import asyncio
 from pathlib import Path
 
+import httpx2
 import pytest
 from tests.support.servers import Server
 from tests.support.serving import until
 from tests.support.talk import talking
 
+from fairlane.gateway.calls import streams
+
 pytestmark = pytest.mark.anyio
 
 CHAT = {"model": "m", "messages": []}
+
+
+async def test_native_streams_and_readers_end_while_redis_stays_unavailable(
+    own_redis: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream ends at the deadline of its task; a reader of any task is asked to return."""
+    monkeypatch.setattr(streams, "STALE_S", 2.0)
+    limits = {"min_task_timeout_ms": 100, "redis_timeout_ms": 300, "keepalive_ms": 500}
+    async with talking(own_redis.url, tmp_path, **limits) as talk, talk.worker2(["m"], slots=2) as worker:
+        body = {"model": "m", "stream": True, "messages": []}
+        own = talk.later(talk.http.post("/api/openai", json={**body, "timeout": 1500}))
+        first = await worker.take()
+        response = talk.later(
+            talk.http.post(
+                "/v1/responses", json={"model": "m", "input": "x", "background": True, "stream": True}
+            )
+        )
+        second = await worker.take()
+        reader = talk.later(talk.http.get(f"/api/task/{second['taskId']}/events"))
+        for task in (first, second):
+            await worker.chunk(task, "begun")
+        await until(lambda: len(talk.served.gateway.tasks.open_answers) == 3, "three streams")
+        with own_redis.frozen():
+            ended, background, read = await asyncio.gather(own, response, reader)
+        assert '"code":"TOTAL_TIMEOUT","retryable":false,"category":"timeout_or_capacity"}' in last_frame(
+            ended
+        )
+        assert "id:" not in last_frame(ended)
+        assert '"reason":"store"' in last_frame(read)
+        assert "STORE_UNAVAILABLE" in last_frame(background)
+
+
+def last_frame(answer: httpx2.Response) -> str:
+    return answer.text.strip().rpartition("\n\n")[2]
 
 
 async def test_callers_are_answered_at_their_deadline_while_redis_is_away(

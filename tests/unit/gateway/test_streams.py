@@ -32,7 +32,7 @@ class Multiplying:
     def idle(self) -> bytes:
         return b"idle"
 
-    farewell = lost = revoked = idle
+    farewell = lost = revoked = overdue = unread = idle
 
     def notice(self, event: Event) -> bytes:
         raise NotImplementedError
@@ -83,7 +83,9 @@ async def read(client: Client, stream: Stream, feed: LiveLog, hub: Hub, hold_s: 
     scope[CONNECTION] = client
     request = Request(scope, client.receive, client.send)
     reader = Reader(hub, feed)
-    return await serve(request, reader, stream, OpenAnswers(), headers=[], keepalive_s=60.0, hold_s=hold_s)
+    return await serve(
+        request, reader, stream, OpenAnswers(), headers=[], keepalive_s=60.0, give_up=None, hold_s=hold_s
+    )
 
 
 @pytest.mark.parametrize("hold_s", [0.0, 60.0], ids=["begun", "held"])
