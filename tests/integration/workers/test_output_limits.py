@@ -43,8 +43,7 @@ FLOODS: dict[str, Frames] = {
     "text": chunk({"content": "x" * 50_000}),
     "small pieces": chunk(*deltas(500, content="word ")),
     "text of two bytes a character": chunk({"content": "é" * 30_000}),
-    "empty deltas": chunk(*({"index": choice, "content": ""} for choice in range(200))),
-    "finish reasons": chunk(*deltas(200, finishReason="")),
+    "finish reasons": chunk(*deltas(200, finishReason="length")),
     "tool calls": chunk(*deltas(20, toolCalls=[{"index": 0, "function": {"arguments": "x" * 1000}}])),
     "other members": chunk(*deltas(20, extra={"logprobs": [0.5] * 100})),
     "stages": lambda number: {

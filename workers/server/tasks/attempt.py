@@ -29,6 +29,7 @@ from fairlane.streaming.structured.checker import Verdict
 from fairlane.streaming.structured.output_texts import Collected
 from fairlane.streaming.structured.repair import repair_request
 from fairlane.streaming.structured.requirements import MAX_TEXT_BYTES, schema_of, texts_to_check
+from fairlane.streaming.tool_calls import CallDeltas, with_normal_calls
 from fairlane.streaming.views.choice import choices_of_result, finish_of_result
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
@@ -156,6 +157,7 @@ class Attempt:
     """
 
     __slots__ = (
+        "_calls",
         "_checking",
         "_collected",
         "_debug",
@@ -225,6 +227,8 @@ class Attempt:
         self._frames = 0
         self._unread_chunks = self._unread_bytes = 0  # that came after its end, while its worker continued
         self._finish_reason: str | None = None
+        self._calls: dict[int, CallDeltas] = {}
+        """By choice."""
         self._debug = b""
         self._schema: bytes | None = None
         self._collected: Collected | None = None
@@ -386,19 +390,23 @@ class Attempt:
             if too_deep(extra):
                 return self._excess(f"The extra of a delta {TOO_DEEP}")
             chunk(index, "extra", extra)
-        if delta.content is not None:
-            chunk(index, "text", delta.content)
-        if delta.reasoning is not None:
+        if delta.reasoning:
             chunk(index, "reasoning", delta.reasoning)
-        if delta.refusal is not None:
+        if delta.content:
+            chunk(index, "text", delta.content)
+        if delta.refusal:
             chunk(index, "refusal", delta.refusal)
         if delta.tool_calls is not UNSET and (tool_calls := bytes(delta.tool_calls)) != b"null":
             if not tool_calls.startswith(b"["):
                 return "toolCalls must be a list"
             if too_deep(tool_calls):
                 return self._excess(f"A list of tool calls {TOO_DEEP}")
-            chunk(index, "tool", tool_calls)
-        if delta.finish_reason is not None:
+            calls = self._calls.get(index)
+            if calls is None:
+                calls = self._calls[index] = CallDeltas(self.grant.task_id, index)
+            if (normal := calls.normal(tool_calls)) is not None:
+                chunk(index, "tool", normal)
+        if delta.finish_reason:
             chunk(index, "finish", delta.finish_reason)
             if index == 0:
                 self._finish_reason = delta.finish_reason
@@ -473,6 +481,8 @@ class Attempt:
             return
         usage, used = _raw(message.usage), self._used(message)
         result = bytes(message.result)
+        if self.grant.task_type == "openaiLike":
+            result = with_normal_calls(result, self.grant.task_id)
         if used.estimated:
             usage = estimated_usage(used[:2], pick_usage(usage, result, self._last_usage))
         if self.grant.repaired is not None:

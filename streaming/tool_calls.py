@@ -1,0 +1,260 @@
+"""Tool calls in the normal form (PROTOCOL.md, "Output"): which call a piece belongs to, its id, its arguments as a string. Pure.
+
+Read once, at the entrance of the log. Everything behind it goes by `index`.
+"""
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from fairlane.streaming.jsontext import (
+    EMPTY_STRING,
+    as_text,
+    items,
+    json_string,
+    kind_of,
+    members,
+    string_or_none,
+)
+
+MAX_CALLS = 1024
+"""Of a choice; those beyond it are left out."""
+_SIGNS = re.compile(r'\\(?:.|$)|["{}\[\]]', re.DOTALL)
+_string = msgspec.json.Decoder(str).decode
+_index = msgspec.json.Decoder(int, strict=False).decode
+_OF_A_CALL = frozenset({"index", "id", "type"})
+
+
+class Arguments:
+    """Whether a JSON object that comes in pieces has ended."""
+
+    __slots__ = ("_begun", "_depth", "_escaped", "_in_string")
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._begun = self._in_string = self._escaped = False
+
+    def add(self, text: str) -> None:
+        """Take the next piece."""
+        if self._escaped and text:
+            text, self._escaped = text[1:], False
+        for found in _SIGNS.finditer(text):
+            sign = found[0]
+            if sign[0] == "\\":
+                self._escaped = len(sign) == 1
+            elif sign == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string:
+                self._begun = True
+                self._depth += 1 if sign in "{[" else -1
+
+    @property
+    def whole(self) -> bool:
+        """Return whether it has ended."""
+        return self._begun and self._depth <= 0 and not self._in_string
+
+
+_Said = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Function(Struct, gc=False):
+    name: _Said
+    arguments: str
+
+
+class _WholeCall(Struct, gc=False):
+    id: _Said
+    type: _Said
+    function: _Function
+
+
+class _Message(Struct, gc=False):
+    tool_calls: list[_WholeCall] | None = None
+
+
+class _Choice(Struct, gc=False):
+    message: _Message
+
+
+class _Completion(Struct, gc=False):
+    choices: list[_Choice]
+
+
+_completion = msgspec.json.Decoder(_Completion).decode
+
+
+class _Call:
+    __slots__ = ("arguments", "at", "id", "index", "name")
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+        """Its index in the words of its worker."""
+        self.id: bytes | None = None
+        self.name: bytes | None = None
+        self.index = -1
+        """Among those of its choice that have been shown; -1 before the first piece with a name or arguments."""
+        self.arguments = Arguments()
+
+
+class CallDeltas:
+    """The call deltas of one choice of one attempt."""
+
+    def __init__(self, task_id: str, choice: int) -> None:
+        self._task_id = task_id
+        self._choice = choice
+        self._by_id: dict[bytes, _Call] = {}
+        self._by_index: dict[int, _Call] = {}
+        self._latest: _Call | None = None
+        self._begun = self._shown = 0
+
+    def normal(self, deltas: bytes) -> bytes | None:
+        """Return a list of call deltas in the normal form; None where it says nothing that can be shown yet."""
+        told = [piece for raw in items(deltas) or () if (piece := self._piece(members(raw) or {}))]
+        return b"[%b]" % b",".join(told) if told else None
+
+    def _piece(self, found: dict[str, Raw]) -> bytes | None:
+        kind, member = _kind_of_call(found)
+        body = members(found.pop(kind, None)) or {}
+        call_id, name = _said(found.get("id")), _said(body.pop("name", None))
+        arguments = _said(body.pop(member, None))
+        call = self._find(_place(found.get("index")), call_id, name)
+        if call is None:
+            return None
+        if arguments is not None:
+            if call.arguments.whole and (call_id or name):
+                arguments = None  # some servers say all of a call once more at its end
+            else:
+                call.arguments.add(_string(arguments))
+        pairs: dict[str, Any] = {**_others(found)}
+        body = _others(body)
+        if arguments is not None:
+            body[member] = Raw(arguments)
+        if call.index < 0 and (name or arguments):
+            call.name, call.index = name, self._shown
+            self._shown += 1
+            head = {
+                "id": Raw(call.id or _made_id(self._task_id, self._choice, call.index)),
+                "type": Raw(string_or_none(found.get("type")) or json_string(kind)),
+            }
+            pairs = {
+                **head,
+                kind: {"name": Raw(name or EMPTY_STRING), member: Raw(EMPTY_STRING), **body},
+                **pairs,
+            }
+        elif body:
+            pairs[kind] = body
+        return msgspec.json.encode({"index": call.index, **pairs}) if pairs and call.index >= 0 else None
+
+    def _find(self, place: int | None, call_id: bytes | None, name: bytes | None) -> _Call | None:
+        """Return the call of a piece: that with its id; of a piece without one, that on its index, else the latest. An unknown
+        id, and a name that the call cannot have, begin the next call. Return None for one too many."""
+        on_index = None if place is None else self._by_index.get(place)
+        if call_id is None:
+            call = on_index or (None if name and place is not None else self._latest)
+        elif on_index is not None and on_index.id in (None, call_id):
+            call = on_index
+        else:
+            call = self._by_id.get(call_id)
+        if call is None or _begins_another(call, place, call_id, name):
+            if self._begun == MAX_CALLS:
+                return None
+            self._begun += 1
+            call = _Call(place)
+            if place is not None:
+                self._by_index[place] = call
+        if call_id is not None:
+            if call.id is None and call_id not in self._by_id:
+                call.id = call_id
+            self._by_id[call_id] = call
+        self._latest = call
+        return call
+
+
+def _begins_another(call: _Call, place: int | None, call_id: bytes | None, name: bytes | None) -> bool:
+    """Return whether a piece says by its name that it is of another call than the one that its id or its index name."""
+    if name is None or call.name is None:
+        return False
+    if name != call.name:
+        return True
+    return call.arguments.whole and (call_id is None or place not in (None, call.at))
+
+
+def whole_calls(listed: bytes | None, task_id: str, choice: int) -> list[bytes]:
+    """Return the calls of a whole message in the normal form: each with an id of its own, a type, a name, and a string as
+    arguments."""
+    told: list[bytes] = []
+    ids: set[bytes] = set()
+    for raw in (items(listed) or ())[:MAX_CALLS]:
+        found = members(raw) or {}
+        kind, member = _kind_of_call(found)
+        body = members(found.pop(kind, None)) or {}
+        call_id, name = _said(found.get("id")), _said(body.pop("name", None))
+        arguments = _said(body.pop(member, None))
+        if name is None and arguments is None:
+            continue
+        if call_id is None or call_id in ids:
+            call_id = _made_id(task_id, choice, len(told))
+        ids.add(call_id)
+        call = {
+            "id": Raw(call_id),
+            "type": Raw(string_or_none(found.get("type")) or json_string(kind)),
+            kind: {"name": Raw(name or EMPTY_STRING), member: Raw(arguments or EMPTY_STRING), **body},
+        }
+        told.append(msgspec.json.encode({**call, **_others(found)}))
+    return told
+
+
+def with_normal_calls(result: bytes, task_id: str) -> bytes:
+    """Return a whole chat completion with its calls in the normal form: as it is where they are, or where it is none."""
+    if b'"tool_calls"' not in result:
+        return result
+    try:
+        completion = _completion(result)
+    except msgspec.MsgspecError:
+        pass
+    else:
+        ids = [call.id for choice in completion.choices for call in choice.message.tool_calls or ()]
+        if len(ids) == len(set(ids)):
+            return result
+    found = members(result) or {}
+    choices = [members(raw) or {} for raw in items(found.get("choices")) or ()]
+    for number, choice in enumerate(choices):
+        message = members(choice.get("message")) or {}
+        if kind_of(message.get("tool_calls")):
+            calls = b",".join(whole_calls(message["tool_calls"], task_id, number))
+            choice["message"] = Raw(msgspec.json.encode({**message, "tool_calls": Raw(b"[%b]" % calls)}))
+    return msgspec.json.encode({**found, "choices": choices}) if choices else result
+
+
+def _made_id(task_id: str, choice: int, index: int) -> bytes:
+    """Return an id for a call that has none: of the task, so that no other turn of a conversation has it; OpenAI takes at most
+    40 characters."""
+    return b'"call_%b%x"' % (task_id.replace("-", "").encode(), choice * MAX_CALLS + index)
+
+
+def _kind_of_call(found: dict[str, Raw]) -> tuple[str, str]:
+    """Return the member that holds a call, and that of its arguments."""
+    return ("custom", "input") if "custom" in found else ("function", "arguments")
+
+
+def _place(raw: Raw | None) -> int | None:
+    """Return an index, also one that is written as a string."""
+    try:
+        return _index(raw or b"null")
+    except msgspec.MsgspecError:
+        return None
+
+
+def _said(raw: Raw | None) -> bytes | None:
+    """Return a member as a JSON string; None where it is absent, null or empty. Other JSON is written into the string."""
+    if raw is None or not kind_of(raw):
+        return None
+    text = as_text(raw)
+    return None if text == EMPTY_STRING else text
+
+
+def _others(found: dict[str, Raw]) -> dict[str, Raw]:
+    """Return the further members that say something."""
+    return {name: raw for name, raw in found.items() if name not in _OF_A_CALL and kind_of(raw)}
