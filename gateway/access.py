@@ -27,11 +27,13 @@ class Access(enum.StrEnum):
     PAGE = "page"
     """No key; without keys, a request from this machine."""
     READER = "reader"
-    """A key of the scope `call`, or a ticket for the task."""
+    """A key of the scope `call` or a signed token, or a ticket for the task."""
+    TASKS = "tasks"
+    """A key of the scope `call`, or a signed token."""
     CALLER = "caller"
     """A key of the scope `call`."""
     KEY = "key"
-    """Any key."""
+    """Any key, or a signed token."""
     VIEWER = "viewer"
     """A key of this scope; so below."""
     METRICS = "metrics"
@@ -40,12 +42,15 @@ class Access(enum.StrEnum):
 
 _SCOPES: dict[Access, Scope] = {
     Access.READER: "call",
+    Access.TASKS: "call",
     Access.CALLER: "call",
     Access.VIEWER: "viewer",
     Access.METRICS: "metrics",
     Access.ADMIN: "admin",
 }
 """The scope that the key needs."""
+_FOR_TOKENS = frozenset({Access.READER, Access.TASKS, Access.KEY})
+"""What the holder of a signed token can call: a token is for tasks."""
 
 
 class Authorizer:
@@ -126,13 +131,13 @@ class Authorizer:
 
 
 def _check_scope(caller: Caller, access: Access) -> None:
-    """Raise ApiError(403) if the caller's key lacks the scope."""
+    """Raise ApiError(403) if the caller's key lacks the scope, and TokenForbids if the call is not for tokens."""
     scope = None if caller.admin else _SCOPES.get(access)
-    if scope is None or caller.holds(scope):
-        return
+    lacks = scope is not None and not caller.holds(scope)
     sentence = "a key with the scope admin" if scope == "admin" else f"a key with the scope {scope} or admin"
-    rejection = ApiError(403, "FORBIDDEN", f"This call needs {sentence}")
-    if caller.claims:
-        rejection = TokenForbids(rejection.message)
+    if caller.claims is not None and (lacks or access not in _FOR_TOKENS):
+        rejection = TokenForbids(f"A token submits, reads and cancels tasks. This call needs {sentence}")
         rejection.facts = {"key_id": caller.key_id, "user": caller.user}
-    raise rejection
+        raise rejection
+    if lacks:
+        raise ApiError(403, "FORBIDDEN", f"This call needs {sentence}")

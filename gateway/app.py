@@ -233,7 +233,7 @@ class App(FastAPI):
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 request.started, request.status = True, message["status"]
-                message["headers"] = [*message["headers"], *request.own_headers()]
+                message["headers"] = request.complete(message["headers"])
             await request.send(message)
 
         scope = {**request.scope, REQUEST: request}
@@ -271,10 +271,9 @@ class App(FastAPI):
         line of its own, other invalid calls have none."""
         metrics, caller = self.gateway.metrics, request.caller
         whose = {} if caller is None else {"key_id": caller.key_id, "user": caller.user}
-        invalid_token = isinstance(error, InvalidToken)
         where = {"request_id": request.id.decode(), "route": request.route, "address": request.address}
-        if invalid_token or (error.status == 401 and caller is None and request.key_header):
-            why = {"reason": error.message} if invalid_token else {}
+        if error.status == 401 and caller is None and request.key_header:
+            why = {"reason": error.message} if isinstance(error, InvalidToken) else {}
             metrics.unknown_key(error.code, **where, **why, **error.facts)
         if isinstance(error, TokenForbids) or error.code == "TOKEN_USED_UP":
             metrics.beyond_token(error.code, **where, reason=error.message, **{**error.facts, **whose})

@@ -161,10 +161,12 @@ KEY_NEEDED = "A valid key is needed: Authorization: Bearer <key>"
 
 
 class Unauthorized(ApiError):
-    """The key is missing or invalid. The answer is the same for both, so that it reveals nothing."""
+    """The key is missing or invalid, or no key signed the token. The answer is the same for all, so that it reveals nothing.
+    `reason`: for the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str = "") -> None:
         super().__init__(401, "UNAUTHORIZED", KEY_NEEDED)
+        self.facts = {"reason": reason} if reason else {}
 
 
 def invalid_link() -> ApiError:

@@ -294,8 +294,8 @@ class Callers:
         self._listens_on = settings.host.lower()
 
     def authenticate(self, header: Headers) -> Caller:
-        """Return the caller of a request. Raise Unauthorized; BadUser or BadTier for names that a trusted caller gives;
-        InvalidToken and TokenForbids for the holder of a signed token.
+        """Return the caller of a request. Raise Unauthorized, with one message for all strangers; BadUser or BadTier for names
+        that a trusted caller gives; InvalidToken and TokenForbids for the holder of a token that a key has signed.
 
         1 In no-auth mode the request names user and tier, and keys are ignored. 2 With a delegating key it names them, too; each
         key's users are its own. 3 Any other key is its own user, whatever the request says. 4 A signed token names them.
@@ -308,7 +308,7 @@ class Callers:
         return self._named(found, header) if found.delegating else found  # 2, 3
 
     def _by_token(self, header: Headers) -> Caller:
-        """Return the caller of a signed token. Raise Unauthorized if there is no token; InvalidToken; TokenForbids."""
+        """Return the caller of a signed token. Raise Unauthorized if no key signed it; InvalidToken; TokenForbids."""
         scheme, _, text = (header(b"authorization") or "").partition(" ")
         text = text.strip()
         if scheme.lower() != "bearer" or not looks_like_token(text):
@@ -323,7 +323,7 @@ class Callers:
         except (InvalidToken, TokenForbids) as error:
             error.facts = {"key_id": key_id}
             raise
-        raise InvalidToken(f"The token's signature is not the one of the key {key_id!r}")
+        raise Unauthorized(f"The token's signature is not the one of the key {key_id!r}")
 
     def _holder(self, token: Token, key: Caller, header: Headers, now_s: float) -> Caller:
         """Return the caller of a token that this key has signed. Raise InvalidToken and TokenForbids."""
@@ -354,16 +354,16 @@ class Callers:
         )
 
     def _signers(self, key_id: str) -> Sequence[Credential[Caller]]:
-        """Return the credentials of a key that may sign now, at least one. Raise InvalidToken."""
+        """Return the credentials of a key that may sign now, at least one. Raise Unauthorized."""
         configured = self._configured.get(key_id)
         known = [configured] if configured else self._stored_by_id.get(key_id, ())
         current = [(credential, self._callers.get(credential.sha256)) for credential in known]
         valid = [mine for credential, mine in current if mine is credential and self._valid(mine) is not None]
         if not valid:
-            raise InvalidToken(f"There is no valid key {key_id[:64]!r}, by which this is signed")
+            raise Unauthorized(f"There is no valid key {key_id[:64]!r}, by which this is signed")
         signers = [credential for credential in valid if credential.signing_key]
         if not signers:
-            raise InvalidToken(f"The key {key_id!r} may not sign: it is no key with signing: true")
+            raise Unauthorized(f"The key {key_id!r} may not sign: it is no key with signing: true")
         return signers
 
     def _named(self, caller: Caller, header: Headers) -> Caller:
@@ -510,9 +510,8 @@ def check_model(caller: Caller, model: str) -> None:
     """Raise ApiError if a caller's key or token does not allow a model. For a key, the model looks as if it did not exist."""
     claims = caller.claims
     if claims is not None and not claims.allows(model):
-        raise TokenForbids(
-            f"The token is for {', '.join(claims.models or ())[:200]}, not for {model}", "model"
-        )
+        covered = ", ".join(claims.models)[:200] if claims.models else "the models of its key"
+        raise TokenForbids(f"The token is for {covered}, not for {model}", "model")
     if not caller.may_use(model):
         raise model_not_found(model)
 

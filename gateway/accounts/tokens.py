@@ -13,8 +13,9 @@ import jwt
 import msgspec
 from msgspec import Meta
 
-from fairlane.gateway.errors import ApiError
+from fairlane.gateway.errors import ApiError, Unauthorized
 from fairlane.gateway.settings.parts import Mode
+from fairlane.queues.keys import is_reserved
 
 MAX_TOKEN_CHARS = 4096
 LEEWAY_S = 60
@@ -34,7 +35,7 @@ def signing_key(secret: str) -> str:
 
 
 class InvalidToken(ApiError):
-    """A token that is not valid; the message says why."""
+    """A token that a key has signed, and that is not valid; the message says why."""
 
     def __init__(self, message: str, code: str = "UNAUTHORIZED") -> None:
         super().__init__(401, code, message)
@@ -93,8 +94,8 @@ class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return self.models[0] if self.models and len(self.models) == 1 else None
 
     def allows(self, model: str) -> bool:
-        """Return whether the token allows a model."""
-        return self.models is None or model in self.models
+        """Return whether the token allows a model. An endpoint must be named: its calls have headers of the operator."""
+        return not is_reserved(model) if self.models is None else model in self.models
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +113,29 @@ def looks_like_token(secret: str) -> bool:
 
 
 def read_key_id(text: str) -> str:
-    """Return the id of the key that a token says it was signed with; nothing is verified yet. Raise InvalidToken."""
+    """Return the id of the key that a token says it was signed with; nothing is verified yet. Raise Unauthorized."""
     if len(text) > MAX_TOKEN_CHARS:
-        raise InvalidToken(f"The token is longer than {MAX_TOKEN_CHARS} characters")
+        raise Unauthorized(f"The token is longer than {MAX_TOKEN_CHARS} characters")
     try:
         header = _JWS.get_unverified_header(text)
     except (jwt.InvalidTokenError, ValueError, RecursionError) as error:
-        raise InvalidToken(f"The token is not a JSON Web Token: {error}") from None
+        raise Unauthorized(f"The token is not a JSON Web Token: {error}") from None
     if header.get("alg") != "HS256":
-        raise InvalidToken("The token must be signed with HS256 (its header's alg)")
+        raise Unauthorized("The token must be signed with HS256 (its header's alg)")
     key_id = header.get("kid")
     if not isinstance(key_id, str) or not key_id:
-        raise InvalidToken("The token's header must name the key that signed it: kid, the key's id")
+        raise Unauthorized("The token's header must name the key that signed it: kid, the key's id")
     return key_id
 
 
 def verify(text: str, key: bytes, now_s: float) -> Token | None:
-    """Return the token, or None if `key` has not signed it. Raise InvalidToken for claims that are not valid now."""
+    """Return the token, or None if `key` has not signed it. Raise Unauthorized, and InvalidToken for invalid claims."""
     try:
         decoded = _JWS.decode_complete(text, key, algorithms=["HS256"])
     except jwt.InvalidSignatureError:
         return None
     except jwt.InvalidTokenError as error:
-        raise InvalidToken(f"The token is not valid: {error}") from None
+        raise Unauthorized(f"The token is not valid: {error}") from None
     name = f"token:{hashlib.sha256(decoded['signature']).hexdigest()[:24]}"
     return Token(_claims(decoded["payload"], now_s), name)
 

@@ -29,7 +29,6 @@ REQUEST = "fairlane.request"
 """The key of our `Request` in the ASGI scope of FastAPI's calls."""
 MAX_BODY_BYTES = 16 * 1024
 """The default limit for calls that submit no task."""
-NO_STORE = {"cache-control": "no-store"}
 
 KEY = HTTPBearer(auto_error=False, scheme_name="key", description="An API key; none in no-auth mode.")
 """For the document alone; `access` has authorized the call before."""
@@ -137,7 +136,7 @@ CallerDep = Annotated[Caller, Depends(_caller)]
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
-def answer(body: Any, headers: Mapping[str, str] = NO_STORE, status: int = 200) -> Response:
+def answer(body: Any, headers: Mapping[str, str] = {}, status: int = 200) -> Response:
     """Return a JSON answer. It is not validated against its schema, so that data of another release does not cause a 500."""
     encoded = body if isinstance(body, bytes) else _encode(body)
     return Response(encoded, status, media_type="application/json", headers=dict(headers))

@@ -9,13 +9,12 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.accounts.tokens import TokenForbids
-from fairlane.gateway.calls.http import JSON, NO_STORE, Request
+from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.calls.openai import MAX_EXPIRY_S, MIN_EXPIRY_S
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request
-from fairlane.gateway.files.files import MAX_FILE_BYTES, Files
+from fairlane.gateway.files.files import MAX_FILE_BYTES
 from fairlane.gateway.files.names import disposition, is_file_id
 from fairlane.gateway.files.rows import FileRow
 from fairlane.gateway.tasks.tasks import Tasks
@@ -34,7 +33,7 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/files."""
-    files, owner = _files(tasks, caller), caller.owner
+    files, owner = tasks.files, caller.owner
     if not tasks.settings.files.max_bytes:
         raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.max_size: 0)")
     length = request.header(b"content-length")
@@ -68,7 +67,7 @@ async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/files."""
-    files, owner = _files(tasks, caller), caller.owner
+    files, owner = tasks.files, caller.owner
     request.check_query("limit", "after", "order", "purpose")
     most = read_limit(request.query("limit"), MAX_OF_PAGE, MAX_OF_PAGE)
     descending = read_newest_first(request.query("order") or None)
@@ -97,20 +96,20 @@ async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/files/{file_id}."""
-    row = await _files(tasks, caller).row(_visible(caller), request.path_params["file_id"])
+    row = await tasks.files.row(_visible(caller), request.path_params["file_id"])
     await _answer(request, file_object(row))
 
 
 async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
     """DELETE /v1/files/{file_id}."""
     file_id = request.path_params["file_id"]
-    await _files(tasks, caller).delete(_visible(caller), file_id)
+    await tasks.files.delete(_visible(caller), file_id)
     await _answer(request, {"id": file_id, "object": "file", "deleted": True})
 
 
 async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/files/{file_id}/content: all of it, or a part (`Range`)."""
-    files = _files(tasks, caller)
+    files = tasks.files
     row = await files.row(_visible(caller), request.path_params["file_id"])
     start, end, status, headers = _part_of(row, request)
     with contextlib.closing(request.watch_disconnect(lambda: None)) as departure:
@@ -146,13 +145,6 @@ def file_object(row: FileRow) -> dict[str, Any]:
 def _visible(caller: Caller) -> Owner | None:
     """Return the owner whose files a caller may see by id: the caller, or all (None) for an admin's key."""
     return None if caller.sees_all else caller.owner
-
-
-def _files(tasks: Tasks, caller: Caller) -> Files:
-    """Return the files. Raise TokenForbids: signed tokens are for tasks alone."""
-    if caller.claims is not None:
-        raise TokenForbids("A token is for tasks, not for files: use a key")
-    return tasks.files
 
 
 async def _field(part: Part, fields: dict[str, str]) -> str:
@@ -192,7 +184,6 @@ def _part_of(row: FileRow, request: Request) -> tuple[int, int, int, Headers]:
         (b"content-type", b"application/octet-stream"),
         (b"content-disposition", disposition(row.name)),
         (b"accept-ranges", b"bytes"),
-        NO_STORE,
     ]
     match = _RANGE.fullmatch(request.header(b"range") or "")
     if match is None or match[0] == "bytes=-":  # no range, or an unsupported kind, which may be ignored
@@ -210,4 +201,4 @@ def _part_of(row: FileRow, request: Request) -> tuple[int, int, int, Headers]:
 
 async def _answer(request: Request, body: dict[str, Any]) -> None:
     encoded = msgspec.json.encode(body)
-    await request.respond(200, encoded, [JSON, NO_STORE])
+    await request.respond(200, encoded, [JSON])

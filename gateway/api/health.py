@@ -22,7 +22,7 @@ NOT_READY: dict[int | str, dict[str, Any]] = {
 @router.get("/livez", **described("health.live", "Check liveness", fields(status=STRING)))
 async def live() -> Response:
     """Answer 200: the process is alive."""
-    return answer({"status": "live"}, {})
+    return answer({"status": "live"})
 
 
 @router.head("/readyz", operation_id="health.ready_head", summary="Check readiness", responses={503: {}})
@@ -36,4 +36,4 @@ async def ready(health: HealthDep) -> Response:
             body["storeDownMs"] = store.down_ms
         headers = retry_headers(at_most_a_minute(health.wait_ms))
         return answer(body, {name.decode(): value.decode() for name, value in headers}, 503)
-    return answer({"status": "ready", "workers": health.workers}, {})
+    return answer({"status": "ready", "workers": health.workers})

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Response
 
-from fairlane.gateway.api.dependencies import NO_STORE, RequestDep, ScrapeDep, described, keyed_router
+from fairlane.gateway.api.dependencies import RequestDep, ScrapeDep, described, keyed_router
 
 router = keyed_router("operators")
 TEXT = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}
@@ -26,7 +26,7 @@ async def metrics(scrape: ScrapeDep, request: RequestDep) -> Response:
     body, content_type = await asyncio.to_thread(
         _expose, snapshots, survey, names.__getitem__, of_database, accept
     )
-    return Response(body, headers={**NO_STORE, "content-type": content_type})
+    return Response(body, headers={"content-type": content_type})
 
 
 def _expose(*args: Any) -> tuple[bytes, str]:

@@ -13,7 +13,7 @@ from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.calls.endpoints import MEMBERS, endpoint_task, read_endpoint_request
-from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
+from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task, read_idempotency, same_task_key
 from fairlane.gateway.calls.prompts import FilledTemplate, fill_in
 from fairlane.gateway.calls.streams import serve
@@ -176,7 +176,7 @@ async def _read_chain(
     """Return the task of a chain. `async` is true by default, without `stream`."""
     stream = read_flag(fields, "stream")
     asynchronous = read_flag(fields, "async") if kind_of(fields.get("async") or b"") else not stream
-    wanted = await read_chain(tasks.current, fields, tasks.bodies)
+    wanted = await read_chain(tasks.current, caller, fields, tasks.bodies)
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
     options = read_options(fields, wait=not asynchronous, stream=stream)
@@ -406,7 +406,7 @@ def _bye(task_id: str, reason: str) -> bytes:
 async def status(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /api/task/{taskId}: the status of a task, with its result when it is completed."""
     task_id = request.path_params["task_id"]
-    headers = [JSON, (b"x-task-id", task_id.encode()), NO_STORE]
+    headers = [JSON, (b"x-task-id", task_id.encode())]
     try:
         record = await tasks.poll.find(caller, task_id)
         parts = await tasks.poll.answer(task_id, record, tasks.links.url(task_id))

@@ -57,4 +57,4 @@ for _path in (*PAGES, STATIC_FILES):
 @router.get("/openapi.json", **described("pages.openapi", "Get this document", OBJECT))
 async def document(request: Framed) -> Response:
     """This document."""
-    return answer(await request.app.document(), {"cache-control": "no-cache"})
+    return answer(await request.app.document())

@@ -3,10 +3,10 @@
 All methods have the same answer, as proxies use the method of the request that they check.
 """
 
-from fairlane.gateway.calls.http import JSON, NO_STORE, Request
+from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints
 from fairlane.gateway.errors import ApiError, bad_request, native_answer
-from fairlane.gateway.permits.gate import UNKNOWN_MS, PermitRejected
+from fairlane.gateway.permits.gate import PermitRejected, permit_needed
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.tasks import PermitEnd
 
@@ -21,9 +21,9 @@ async def check(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: 
             endpoint = _asked_for(request, tasks.current.endpoints).name
         task_id, receipt = await tasks.gate.admit(endpoint, request.header(PERMIT), request.header(TASK))
     except PermitRejected as error:  # some proxies forward headers of a rejection, and not its body
-        error.headers = [(b"x-fairlane-refusal", native_answer(error).body), NO_STORE]
+        error.headers = [(b"x-fairlane-refusal", native_answer(error).body)]
         raise
-    headers = [JSON, NO_STORE, (TASK, task_id.encode()), (RECEIPT, receipt.encode())]
+    headers = [JSON, (TASK, task_id.encode()), (RECEIPT, receipt.encode())]
     await request.respond(200, b'{"taskId":"%b"}' % task_id.encode(), headers)
 
 
@@ -33,7 +33,7 @@ async def done(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: A
     if left in (None, PermitEnd.UNUSED, PermitEnd.UNKNOWN):
         text = "X-Fairlane-Receipt must be the receipt of a check call, for a task that still exists"
         raise ApiError(403, "RECEIPT_INVALID", text)
-    await request.respond(200, b'{"status":"%b"}' % left.encode(), [JSON, NO_STORE])
+    await request.respond(200, b'{"status":"%b"}' % left.encode(), [JSON])
 
 
 def _asked_for(request: Request, endpoints: Endpoints) -> Endpoint:
@@ -51,8 +51,8 @@ def _asked_for(request: Request, endpoints: Endpoints) -> Endpoint:
     method = header(b"x-original-method") or header(b"x-forwarded-method") or request.method
     try:
         meant = [endpoints.find(url, method)[0] for url in urls]
-    except EndpointError as error:
-        raise PermitRejected("PERMIT_INVALID", str(error), UNKNOWN_MS) from None
+    except EndpointError:
+        raise permit_needed() from None
     if any(one.name != meant[0].name for one in meant):
-        raise PermitRejected("PERMIT_INVALID", "The request has two URLs, of different endpoints", UNKNOWN_MS)
+        raise permit_needed()
     return meant[0]

@@ -183,6 +183,7 @@ SUBMISSIONS = tuple(
             summary,
             f"{summary}. {UNCHANGED}",
         ),
+        access=Access.TASKS,
         submits=True,
         parameters=OPTIONS,
         body=body,
@@ -194,6 +195,7 @@ SUBMISSIONS = tuple(
 MODELS = (
     RawRoute(
         *("GET", "/v1/models", openai.models, "models.list", "List models"),
+        access=Access.TASKS,
         description="The models that are configured or that workers serve, as far as the key may use them.",
         parameters=(
             VERSION,
@@ -205,6 +207,7 @@ MODELS = (
     ),
     RawRoute(
         *("GET", "/v1/models/{model:path}", openai.model, "models.get", "Get a model"),
+        access=Access.TASKS,
         parameters=(VERSION,),
         error=errors(s.OpenAIError, s.AnthropicError),
     ),
@@ -219,6 +222,7 @@ RESPONSES = (
             "responses.get",
             "Get a stored response",
         ),
+        access=Access.TASKS,
         description="Get a stored response, or with `stream` its events.",
         parameters=(
             _query("stream", "return its events", s.BOOLEAN),
@@ -247,11 +251,13 @@ RESPONSES = (
             stored_responses.cancel,
             "responses.cancel",
             "Cancel a background response",
-        )
+        ),
+        access=Access.TASKS,
     ),
     RawRoute(
         *("GET", "/v1/responses/{response_id}/input_items", stored_responses.input_items),
         *("responses.input_items.list", "List the input items of a stored response"),
+        access=Access.TASKS,
         parameters=(
             _page(MAX_OF_PAGE),
             _query("order", "default: desc, the newest first", _ORDER),
@@ -271,6 +277,7 @@ _ANTHROPIC = (
 MESSAGES = (
     RawRoute(
         *("POST", "/v1/messages", messages.messages, "messages.create", "Create a message"),
+        access=Access.TASKS,
         description="Create a message, as in Anthropic's reference. Members that a chat model cannot serve are rejected by name.",
         submits=True,
         tag="anthropic",
@@ -287,6 +294,7 @@ MESSAGES = (
             "messages.count_tokens",
             "Estimate the input tokens of a message",
         ),
+        access=Access.TASKS,
         description="An estimate: a quarter of the bytes. No task is created.",
         tag="anthropic",
         parameters=_ANTHROPIC,
@@ -310,6 +318,7 @@ _AFTER = (
 def _task(path: str, call: Any, id_: str, summary: str, body: Any) -> RawRoute:
     return RawRoute(
         *("POST", path, call, id_, summary),
+        access=Access.TASKS,
         description=f"{summary}. {_WAYS}",
         submits=True,
         tag="native",
@@ -341,6 +350,7 @@ NATIVE = (
     _task("/api/tasks", native.submit_task, "tasks.create", "Create a task", s.TaskRequest),
     RawRoute(
         *("POST", "/api/submitTask", submit_task_api.submit, "queue.submit", "Submit an endpoint request"),
+        access=Access.TASKS,
         description="Without `online` the gateway calls the endpoint; with it the client gets a permit to call it.",
         submits=True,
         tag="native",
@@ -351,6 +361,7 @@ NATIVE = (
     ),
     RawRoute(
         *("GET", "/api/queryTask", submit_task_api.query, "queue.query", "Get an endpoint request"),
+        access=Access.TASKS,
         tag="native",
         parameters=({**_TASK_ID, "name": "task_id"},),
         answer=json(s.PlainStatus),
@@ -358,6 +369,7 @@ NATIVE = (
     ),
     RawRoute(
         *("POST", "/api/cancelTask", submit_task_api.cancel, "queue.cancel", "Cancel an endpoint request"),
+        access=Access.TASKS,
         tag="native",
         body=json(fields(task_id=STRING)),
         answer=json(s.PlainCancelled),
@@ -371,6 +383,7 @@ NATIVE = (
     ),
     RawRoute(
         *("GET", "/api/task/{task_id}", native.status, "tasks.get", "Get a task"),
+        access=Access.TASKS,
         description="Its position and estimated wait while it waits, its result when it is completed.",
         tag="native",
         answer=json(s.TaskStatus),
@@ -378,6 +391,7 @@ NATIVE = (
     ),
     RawRoute(
         *("POST", "/api/task/{task_id}/cancel", native.cancel, "tasks.cancel", "Cancel a task"),
+        access=Access.TASKS,
         description="A task that has ended does not change; the answer has its status.",
         tag="native",
         answer=json(s.Cancelled),

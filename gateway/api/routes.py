@@ -7,7 +7,7 @@ from fastapi import Response
 
 from fairlane.gateway.api.dependencies import CallerDep, answer, described, keyed_router
 from fairlane.gateway.api.operator_schemas import RouteList
-from fairlane.gateway.calls.prompts import template_fields
+from fairlane.gateway.calls.prompts import template_fields, usable_chains
 from fairlane.gateway.chains.requests import declared_chain
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.credits.amounts import plain_credits
@@ -36,8 +36,8 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
 
 @router.get("/api/routes", **described("routes.list", "List routes, templates and chains", RouteList))
 async def routes(request: Framed, caller: CallerDep) -> Response:
-    """Return the routes that this caller may name as `model` or `template`, with their values for the caller's tier, and the
-    templates and chains with their variables."""
+    """Return what this caller may name: routes (as `model` or `template`), with their values for the caller's tier, and templates
+    and chains with their variables."""
     current: ActiveConfig = request.app.gateway.current
     plans, tier, listed = current.plans, caller.tier, []
     for name in sorted(plans.routes.named):
@@ -50,6 +50,6 @@ async def routes(request: Framed, caller: CallerDep) -> Response:
             template = plain.template or (name if name in plans.templates else None)
             shown = {"name": name, "tier": tier, "template": template, "vision": vision}
             listed.append(shown | _rule(plain, current.settings, tier))
-    templates = [template_fields(template) for _, template in sorted(plans.templates.items())]
-    chains = [declared_chain(current, name) for name in sorted(current.settings.chains)]
+    templates = [template_fields(plans.templates[name]) for name in plans.usable_templates(caller)]
+    chains = [declared_chain(current, name) for name in usable_chains(current, caller)]
     return answer({"routes": listed, "templates": templates, "chains": chains})

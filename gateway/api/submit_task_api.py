@@ -15,7 +15,7 @@ from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.native import cancelled_state
 from fairlane.gateway.calls.bodies import RawObject, value_of
 from fairlane.gateway.calls.endpoints import JSON_TYPE, EndpointRequest, endpoint_task, read_body, read_text
-from fairlane.gateway.calls.http import JSON, NO_STORE, Request
+from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import FIELD, name_task, read_idempotency
 from fairlane.gateway.calls.task_builder import Options
 from fairlane.gateway.calls.tracing import follow as trace
@@ -124,7 +124,7 @@ async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
     task_id = request.query("task_id")
     if not task_id:
         raise bad_request("task_id is missing: /api/queryTask?task_id=…", "task_id")
-    headers = [JSON, (b"x-task-id", task_id.encode("ascii", "ignore")), NO_STORE]
+    headers = [JSON, (b"x-task-id", task_id.encode("ascii", "ignore"))]
     try:
         record = await tasks.poll.find(caller, task_id)
         shown, result = await tasks.poll.describe(task_id, record, "")

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fastapi import Query, Response
 
-from fairlane.gateway.api.dependencies import NO_STORE
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.records.reports import in_pieces
@@ -37,7 +36,7 @@ async def as_csv(
     lines = csv.writer(text)
     lines.writerow(columns)
     await in_pieces(rows, lambda row: lines.writerow([_cell(row[column]) for column in columns]))
-    attached = {"content-disposition": f'attachment; filename="{name}.csv"', **NO_STORE, **(headers or {})}
+    attached = {"content-disposition": f'attachment; filename="{name}.csv"', **(headers or {})}
     return Response(text.getvalue().encode(), media_type="text/csv", headers=attached)
 
 

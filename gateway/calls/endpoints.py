@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import OVERSIZED, RawObject, value_of
 from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
 from fairlane.gateway.configuration import ActiveConfig
@@ -124,14 +124,12 @@ def find_endpoint(
         if not any(_may_use(caller, one) for one in error.endpoints):
             raise ApiError(404, "ENDPOINT_NOT_FOUND", NONE, param="url") from None
         raise bad_request(str(error), "method") from None
-    check_model(caller, found.model)
     return found, target
 
 
 def _may_use(caller: Caller, endpoint: Endpoint) -> bool:
-    """Return whether the caller's key covers an endpoint; to others it does not exist. (A token is checked later.)"""
-    covered = "*" in caller.models or endpoint.model in caller.models
-    return covered and endpoint.may_use(caller.key_id, caller.tier)
+    """Return whether the caller's key or token covers an endpoint; to others it does not exist."""
+    return caller.may_use(endpoint.model) and endpoint.may_use(caller.key_id, caller.tier)
 
 
 def endpoint_task(

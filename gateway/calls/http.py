@@ -32,7 +32,7 @@ JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 NO_STORE: tuple[bytes, bytes] = (b"cache-control", b"no-store")
 SSE_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache, no-transform"),
+    (b"cache-control", b"no-store, no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
 BODY_S = 30.0
@@ -164,18 +164,22 @@ class Request:
         self.on_revoked: Callable[[], None] | None = None
         self._query: dict[str, list[str]] | None = None
 
-    def own_headers(self) -> Headers:
-        """Return the headers of each answer: the request's id; on OpenAI's calls also the time taken so far, ms."""
-        named = (b"x-request-id", self.id)
+    def complete(self, headers: Headers) -> Headers:
+        """Return the headers of an answer with those that every answer has: the request's id; `no-store`, unless the answer has a
+        rule for caches of its own, as static files have; on OpenAI's calls also the time taken so far, ms."""
+        complete = [*headers, (b"x-request-id", self.id)]
+        if not any(name == NO_STORE[0] for name, _ in headers):
+            complete.append(NO_STORE)
         if not self.path.startswith("/v1/"):
-            return [named]
+            return complete
         left = self.rate_limits
-        limits = [] if left is None else limit_headers(left)
-        if self.anthropic:
-            more = [] if left is None else anthropic_limit_headers(left, time.time())
-            return [named, (b"request-id", self.id), *limits, *more]
-        took = (b"openai-processing-ms", b"%d" % round((time.monotonic() - self.began) * 1000))
-        return [named, took, *limits]
+        if left is not None:
+            complete += limit_headers(left)
+        if not self.anthropic:
+            took = round((time.monotonic() - self.began) * 1000)
+            return [*complete, (b"openai-processing-ms", b"%d" % took)]
+        more = [] if left is None else anthropic_limit_headers(left, time.time())
+        return [*complete, (b"request-id", self.id), *more]
 
     @property
     def anthropic(self) -> bool:
@@ -308,14 +312,12 @@ class Request:
         """Begin the answer."""
         self.started = True
         self.status = status
-        await self.send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, *self.own_headers()]}
-        )
+        await self.send({"type": "http.response.start", "status": status, "headers": self.complete(headers)})
 
     def begin(self, status: int, headers: Headers) -> bool:
         """Begin the answer if that needs no waiting; the head leaves with the first part. Return False if nothing was done."""
         whole = direct_exchange(self.send)
-        if whole is None or not whole.begin(status, [*headers, *self.own_headers()]):
+        if whole is None or not whole.begin(status, self.complete(headers)):
             return False
         self.started, self.status = True, status
         return True
@@ -340,7 +342,7 @@ class Request:
         if whole is not None:
             self.started, self.status = True, status
             fields = headers if status in (204, 304) else [*headers, length]
-            if whole.respond(status, [*fields, *self.own_headers()], body):
+            if whole.respond(status, self.complete(fields), body):
                 return
         await self.start(status, headers if status in (204, 304) else [*headers, length])
         await self.send({"type": "http.response.body", "body": body})

@@ -25,7 +25,7 @@ MEMBERS = frozenset({"template", "variables", "locale", "model", "stream", "user
 
 
 class TemplateNotFound(ApiError):
-    """No route and no template has such a name. `known`: those that its caller may name; `chains`: all that there are."""
+    """No route and no template has such a name. `known`: those that its caller may name; `chains`: also those."""
 
     def __init__(self, name: str, known: Iterable[str], chains: Container[str] = ()) -> None:
         sentence = not_there(name, known)
@@ -91,9 +91,10 @@ def _rendered(
     if route is not None and not caller.may_use(name):
         route = None
     template, image = plans.template(route, caller.tier, name, variables, locale)
-    if template is None:
-        known = {*plans.templates, *filter(caller.may_use, current.plans.routes.named)}
-        raise TemplateNotFound(name, known, current.settings.chains)
+    usable = current.plans.usable_templates(caller)
+    if template is None or (route is None and name not in usable):
+        known = {*usable, *filter(caller.may_use, current.plans.routes.named)}
+        raise TemplateNotFound(name, known, usable_chains(current, caller))
     if route is not None and model is not None:
         raise bad_request(f"The route {name} says which model runs: leave `model` out", "model")
     requested = name if route is not None else model or caller.only_model or DEFAULT_MODEL
@@ -116,6 +117,16 @@ def _rendered(
         )
     plan = current.plan(caller, requested, lambda: image, subject)
     return FilledTemplate(plan, payload, body, "\n".join((template.name, template.version, prompt.locale)))
+
+
+def usable_chains(current: ActiveConfig, caller: Caller) -> list[str]:
+    """Return the names of the chains that a caller may name: it may name the chain itself, or all models of its stages."""
+    routes = current.plans.routes.named
+    return [
+        name
+        for name, chain in sorted(current.settings.chains.items())
+        if caller.may_use(name) or all(caller.may_use(stage.names(routes)) for stage in chain.stages)
+    ]
 
 
 def template_fields(template: "Template") -> dict[str, Any]:

@@ -21,6 +21,7 @@ from fairlane.gateway.calls.token_limits import (
     enforce_equal,
     enforce_max,
     output_size,
+    reject_provider_files,
 )
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.plans import Plan
@@ -252,6 +253,7 @@ def build_task(
         options.priority = enforce_equal("priority", options.priority, claims.priority)
         options.mode = enforce_equal("mode", options.mode, claims.mode)
         options.timeout = enforce_max("timeout", options.timeout, claims.timeout)
+        reject_provider_files(payload)
     builder = TaskBuilder(settings, caller, task_id, task_type, options, own, tell_model)
     other = plan.downgrade
     spare = dict(fields) if other and other.rule else fields

@@ -3,6 +3,7 @@
 Credits are reserved for what the body requests and settled by usage: output beyond that is charged when the task ends.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,10 @@ MAX_OUTPUT_TOKENS = 10_000_000
 """Tokens of one answer; a larger number is invalid."""
 BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """Members that bound an answer, in tokens: OpenAI's and Anthropic's names."""
+_FILE_REFERENCE = re.compile(
+    rb'(?i)"(file_?ids?|vector_?store_?ids?|file_?uri|[a-z_]{0,20}\\u00[2-7][0-9a-f][a-z0-9_\\]{0,99})"\s*:\s*["\[]'
+)
+"""A member that names files at a provider, or whose name hides behind escapes."""
 CHOICES = ("n", "best_of")
 """Members that multiply the answers."""
 
@@ -89,6 +94,16 @@ def enforce_max(name: str, value: Any, most: int | None) -> Any:
     if isinstance(value, int | float) and value > most:
         raise TokenForbids(f"The token allows {name} {most} at most", name)
     return value
+
+
+def reject_provider_files(payload: bytes) -> None:
+    """Raise TokenForbids if a body names a file at a provider, which all that share the provider's account could name.
+
+    In JSON, a quote inside a string follows a backslash, so that the pattern matches members only.
+    """
+    if (found := _FILE_REFERENCE.search(payload)) is not None:
+        member = found[1].decode()
+        raise TokenForbids(f"With a token, send the data itself: {member} names a file at a provider", member)
 
 
 class OutputCap(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.task_builder import NO_RULE, Options
 from fairlane.gateway.chains.plan import Plan as ChainPlan
 from fairlane.gateway.chains.plan import Prompt, Runs, StagePlan
@@ -87,14 +87,11 @@ def plan_chain(
     current: ActiveConfig, caller: Caller, request: ChainRequest, options: Options, subject: str
 ) -> PlannedChain:
     """Return the plan of a chain. `subject`: as `ActiveConfig.plan` takes it. Raise ApiError: 400, 403, 404."""
-    covered = caller.may_use(request.name)
     stages, others, firsts = [], [], []
     last = len(request.chain.stages) - 1
     for number, stage in enumerate(request.chain.stages):
         one = _Planning(current, caller, request, options, stage)
-        name = one.names()
-        if not covered:
-            check_model(caller, name)
+        name = stage.names(current.plans.routes.named)
         plain = current.plan(caller, name, lambda: False, subject)
         one = one._replace(streams=one.streaming(plain.rule or NO_RULE, last=number == last))
         seeing = current.plan(caller, name, lambda: True, subject)
@@ -135,10 +132,6 @@ class _Planning(NamedTuple):
     def routed(self) -> bool:
         """Whether its template is a route."""
         return self.stage.template in self.current.plans.routes.named
-
-    def names(self) -> str:
-        """Return the model or route that it names."""
-        return (self.stage.template if self.routed else self.stage.model) or ""
 
     def stage_plan(self, plain: Plan, seeing: Plan) -> StagePlan:
         """Return the stage, by the plan of its model or route without an image, and with one."""

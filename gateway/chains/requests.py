@@ -10,7 +10,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import Bodies, RawObject
-from fairlane.gateway.calls.prompts import members_of_variables, read_locale, variables_of
+from fairlane.gateway.calls.prompts import members_of_variables, read_locale, usable_chains, variables_of
 from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
 from fairlane.gateway.chains.engine import NoStage, StageFailed, next_stage
 from fairlane.gateway.chains.plan import Plan, encode, head_of
@@ -62,13 +62,15 @@ class Submission(NamedTuple):
                 start.plan, start.request, start.parts = b"", b"", ()
 
 
-async def read_chain(current: ActiveConfig, fields: RawObject, bodies: Bodies) -> ChainRequest:
+async def read_chain(
+    current: ActiveConfig, caller: Caller, fields: RawObject, bodies: Bodies
+) -> ChainRequest:
     """Return the chain that a request asks for, with its variables. Raise ApiError: 400, 404."""
     for other in fields:
         if other not in MEMBERS and kind_of(fields[other]):
             raise bad_request(f"A chain has no {other[:100]!r}: its stages set it, from `variables`", other)
     raw = fields["chain"]
-    name, chain = _declared(current, raw)
+    name, chain = _declared(current, caller, raw)
     locale = read_locale(fields)
     members = await members_of_variables(fields, bodies)
     size = len(memoryview(fields["variables"])) if members else 0
@@ -76,15 +78,15 @@ async def read_chain(current: ActiveConfig, fields: RawObject, bodies: Bodies) -
     return ChainRequest(name, chain, _fitting(current, name, chain, given), locale)
 
 
-def _declared(current: ActiveConfig, raw: bytes) -> tuple[str, ChainSettings]:
+def _declared(current: ActiveConfig, caller: Caller, raw: bytes) -> tuple[str, ChainSettings]:
     """Return a chain by the name in a request. Raise ApiError: 400, 404."""
     if kind_of(raw) != '"':
         raise bad_request("chain must be the name of a configured chain", "chain")
     name = msgspec.json.decode(raw) if len(memoryview(raw)) <= 6 * MAX_CHAIN_NAME else ""
-    chains = current.settings.chains
-    if name not in chains:
-        raise ChainNotFound(name, chains)
-    return name, chains[name]
+    usable = usable_chains(current, caller)
+    if name not in usable:
+        raise ChainNotFound(name, usable)
+    return name, current.settings.chains[name]
 
 
 def _fitting(current: ActiveConfig, name: str, chain: ChainSettings, given: dict[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 import msgspec
 
-NOSNIFF = b"x-content-type-options: nosniff\r\n"
-"""Part of every answer: no browser may take an answer for something else than its type says."""
+EVERY = b"x-content-type-options: nosniff\r\ncache-control: no-store\r\n"
+"""Part of every answer: no browser may guess its type, and no cache may keep it."""
 
 
 def _answer(status: str, code: str, message: str, more: bytes = b"") -> bytes:
     body = msgspec.json.encode({"error": message, "code": code})
     head = b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: application/json\r\n%b%bcontent-length: %d\r\n\r\n"
-    return head % (status.encode(), NOSNIFF, more, len(body)) + body
+    return head % (status.encode(), EVERY, more, len(body)) + body
 
 
 BAD_REQUEST = _answer("400 Bad Request", "BAD_REQUEST", "This is not a valid HTTP/1.1 request")

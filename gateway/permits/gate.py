@@ -1,7 +1,7 @@
 """Admits calls that have a permit, for the proxy in front of an endpoint, and takes reports of their ends.
 
-Public, as the proxy is. An invalid signature is rejected locally; for a valid one the store decides. A request without a permit
-is rejected with the wait of the endpoint's line, which is read once a second.
+Public, as the proxy is. A request without a genuine permit is rejected locally, with one answer that reveals nothing about
+endpoints. For a genuine one the store decides, and a rejection has the wait of the endpoint's line, which is read once a second.
 """
 
 import asyncio
@@ -41,6 +41,12 @@ class PermitRejected(ApiError):
         super().__init__(403, code, message, retry_after_ms=max(retry_after_ms, SECOND_MS), task_id=task_id)
 
 
+def permit_needed() -> PermitRejected:
+    """Return the only answer to a request without a genuine permit, whatever endpoint, URL or method it is for."""
+    text = "A permit for this endpoint is needed: request one (POST /api/tasks, type permit), and send it as X-Fairlane-Permit"
+    return PermitRejected("PERMIT_NEEDED", text, UNKNOWN_MS)
+
+
 class _Wait(NamedTuple):
     """The wait of a new call of an endpoint, cached until a time (s)."""
 
@@ -75,15 +81,10 @@ class Gate:
         `task_id`: the request's `X-Task-Id`; it must be the permit's.
         """
         count = partial(self._scheduler.metrics.count, PERMIT_CHECKS)
-        if not permit:
-            count("missing")
-            text = "A permit is needed: ask for one (POST /api/tasks, type permit), and send it as X-Fairlane-Permit"
-            raise PermitRejected("PERMIT_NEEDED", text, await self._line_of(endpoint))
-        signed = self._signer.read_permit(permit, endpoint)
+        signed = self._signer.read_permit(permit, endpoint) if permit else None
         if signed is None or (task_id and task_id != signed.task_id):
-            count("invalid")
-            text = "This is no permit for this endpoint: its signature, its task (X-Task-Id) or its endpoint is another"
-            raise PermitRejected("PERMIT_INVALID", text, UNKNOWN_MS)
+            count("invalid" if permit else "missing")
+            raise permit_needed()
         asked = asyncio.ensure_future(self._ask(signed))
         asked.add_done_callback(observe)
         outcome = await asyncio.shield(asked)  # also when the proxy leaves: the store may have decided

@@ -63,6 +63,15 @@ class Plans:
             terms=Terms(paid.terms.price, self.budgets.text(quota, now_ms)), downgrade=downgrade
         )
 
+    def usable_templates(self, caller: Caller) -> list[str]:
+        """Return the names of the templates that a caller may name: those of routes that it may name, and those of no route."""
+        routes = self.routes.of_template
+        return [
+            name
+            for name in sorted(self.templates)
+            if name not in routes or any(map(caller.may_use, routes[name]))
+        ]
+
     def template(
         self, route: Route | None, tier: str, name: str, variables: Mapping[str, Any], locale: str
     ) -> "tuple[Template | None, bool]":

@@ -78,6 +78,11 @@ class Routes:
             if only is None or name in only
         }
         self._all = {**self._models, **self.named}
+        self.of_template: dict[str, set[str]] = {}
+        """The routes that run a template, by its name."""
+        for name, route in self.named.items():
+            for rule in route.rules:
+                self.of_template.setdefault(rule.template or name, set()).add(name)
 
     def find(self, name: str) -> Route | None:
         """Return the route of a name that a caller gives; None: it is a model's without rules."""

@@ -1,6 +1,6 @@
 """Settings of chains: several models' work under one task. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -81,6 +81,10 @@ class StageSettings(SettingsPart):
     @classmethod
     def _leaves_the_rest(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
         return check_parameters(value)
+
+    def names(self, routes: Container[str]) -> str:
+        """Return the model or route that it names."""
+        return (self.template if self.template in routes else self.model) or ""
 
     @property
     def pending(self) -> str:

@@ -8,8 +8,6 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import WebhookSettings
@@ -50,19 +48,19 @@ class Webhooks:
     async def page(self, caller: Caller) -> dict[str, Any]:
         """Return all of them, and the limit."""
         async with self._database.reading() as connection:
-            rows = await store.all_of(connection, _owner(caller))
+            rows = await store.all_of(connection, caller.owner)
         return {"webhooks": [shown(row) for row in rows], "most": MAX_PER_OWNER}
 
     async def show(self, caller: Caller, webhook: str) -> dict[str, Any]:
         """Return one of them."""
         async with self._database.reading() as connection:
-            return shown(_found(await store.find(connection, webhook, _owner(caller))))
+            return shown(_found(await store.find(connection, webhook, caller.owner)))
 
     async def deliveries(
         self, caller: Caller, webhook: str, status: str | None, after: Cursor | None, limit: int
     ) -> dict[str, Any]:
         """Return a page of deliveries, the newest event first."""
-        owner = _owner(caller)
+        owner = caller.owner
         async with self._slots(owner.key_id) as connection:
             row = _found(await store.find(connection, webhook, owner))
             found = await store.deliveries(connection, webhook, status, after, limit + 1)
@@ -73,14 +71,14 @@ class Webhooks:
     async def delivery(self, caller: Caller, webhook: str, delivery: str) -> dict[str, Any]:
         """Return one delivery."""
         async with self._database.reading() as connection:
-            row = _found(await store.find(connection, webhook, _owner(caller)))
+            row = _found(await store.find(connection, webhook, caller.owner))
             return shown_delivery(await _delivery(connection, webhook, delivery), row.not_before)
 
     async def create(
         self, caller: Caller, url: str, events: list[str], note: str, *, every_user: bool
     ) -> dict[str, Any]:
         """Create a webhook. Return it with its secret, which is never shown again."""
-        settings, owner, now = self._settings(), _owner(caller), self._now_ms()
+        settings, owner, now = self._settings(), caller.owner, self._now_ms()
         if every_user and not (caller.delegating and caller.key_id and caller.user == caller.key_id):
             sentence = "everyUser is for a delegating key, in a request that names no user"
             raise bad_request(sentence, "everyUser")
@@ -118,7 +116,7 @@ class Webhooks:
         if "note" in fields:
             values["note"] = fields["note"]
         async with self._database.writing() as connection:
-            row = _found(await store.find(connection, webhook, _owner(caller), lock=True))
+            row = _found(await store.find(connection, webhook, caller.owner, lock=True))
             on = fields.get("enabled", row.off_since is None)
             if not on and row.off_since is None:
                 values |= disabled(now, BY_OWNER)
@@ -132,7 +130,7 @@ class Webhooks:
     async def remove(self, caller: Caller, webhook: str) -> dict[str, Any]:
         """Remove a webhook and its deliveries. A request under way can still arrive."""
         async with self._database.writing() as connection:
-            _found(await store.find(connection, webhook, _owner(caller), lock=True))
+            _found(await store.find(connection, webhook, caller.owner, lock=True))
             await store.remove(connection, webhook)
         return {"id": webhook, "removed": True}
 
@@ -141,7 +139,7 @@ class Webhooks:
         now, secret = self._now_ms(), new_secret()
         until = now + (KEEP_SECRET_MS if keep_ms is None else keep_ms)
         async with self._database.writing() as connection:
-            row = _found(await store.find(connection, webhook, _owner(caller), lock=True))
+            row = _found(await store.find(connection, webhook, caller.owner, lock=True))
             values = {"secret": secret, "changed": now, "old_secret": row.secret, "old_until": until}
             if until <= now:
                 values |= {"old_secret": "", "old_until": 0}
@@ -153,7 +151,7 @@ class Webhooks:
         now = self._now_ms()
         made = row_of(webhook, TEST, webhook, "", now, id_of_event(TEST, secrets.token_hex(12)))
         async with self._database.writing() as connection:
-            row = _enabled(await store.find(connection, webhook, _owner(caller), lock=True))
+            row = _enabled(await store.find(connection, webhook, caller.owner, lock=True))
             await store.add_delivery(connection, made)
             return await self._send_now(connection, row, made["id"], now)
 
@@ -161,7 +159,7 @@ class Webhooks:
         """Send a delivery again, now. One that has ended gets all its attempts again."""
         now = self._now_ms()
         async with self._database.writing() as connection:
-            row = _enabled(await store.find(connection, webhook, _owner(caller), lock=True))
+            row = _enabled(await store.find(connection, webhook, caller.owner, lock=True))
             found = await _delivery(connection, webhook, delivery)
             values: dict[str, Any] = {"due": now}
             if found.state != "waiting":
@@ -230,13 +228,6 @@ def disabled(now_ms: int, why: str) -> dict[str, Any]:
 
 
 # ---- checks ----------
-
-
-def _owner(caller: Caller) -> Owner:
-    """Return the owner of a caller's webhooks. Raises TokenForbids: a webhook would outlive the token."""
-    if caller.claims is not None:
-        raise TokenForbids("With a token there are no webhooks: use the key, in a back end")
-    return caller.owner
 
 
 def _checked_url(url: str, settings: WebhookSettings) -> str:

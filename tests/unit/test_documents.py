@@ -118,8 +118,10 @@ def test_the_page_on_operating_has_every_line_that_speaks_of_accounts_and_record
 
 def test_the_page_on_signing_explains_every_refusal() -> None:
     told = (ROOT / "docs" / "signing.md").read_text().partition("## When it is refused")[2]
-    sources = [ROOT / "gateway" / name for name in ("accounts", "calls", "app.py")]
-    for sentence in [text for source in sources for text in said(source, "BadSignature|TokenForbids")]:
+    sources = [ROOT / "gateway" / name for name in ("accounts", "calls", "access.py", "app.py")]
+    for sentence in [
+        text for source in sources for text in said(source, "InvalidToken|Unauthorized|TokenForbids")
+    ]:
         rows = re.findall(r"^\| (?:`\w+`: )?([^`|]+) \|", told, re.MULTILINE)
         phrases = [phrase.strip(" ,;…") for row in rows for phrase in re.split("[…;,]", row)]
         assert any(" " in phrase and phrase in sentence for phrase in phrases), sentence

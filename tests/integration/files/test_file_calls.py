@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
-from tests.support.signing import derived, token
+from tests.support.signing import derived
 from tests.support.talk import Talk
 
 from fairlane.gateway.accounts.callers import digest
@@ -232,18 +232,6 @@ async def test_a_forgotten_users_files_go(gateway: Make, tmp_path: Path, databas
             again = await ops.delete("/api/admin/users/a/zebra")
             assert again.json()["files"] == 0
             assert (await upload(zebra))["bytes"] == 5  # what comes later is new
-
-
-async def test_the_token_of_a_page_is_for_tasks_alone(gateway: Make) -> None:
-    keys = [CallerKey(id="site", sha256=digest("secret"), delegating=True, signing=True, signing_key=SIGNS)]
-    async with gateway(keys=keys) as talk, talk.client(token("secret", user="ann")) as ann:
-        for answer in (
-            await send(ann, form(FILE, PURPOSE)),
-            await ann.get("/v1/files"),
-            await ann.get("/v1/files/file-0/content"),
-        ):
-            assert answer.status_code == 403
-            assert "not for files" in answer.json()["error"]["message"]
 
 
 async def test_limits_are_taken_over_while_running_and_the_storage_at_the_next_start(

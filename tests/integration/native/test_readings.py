@@ -110,7 +110,7 @@ async def test_the_result_is_read_as_a_stream(
             await behave(worker, task)
             events = await reader.rest()
         assert reader.headers["x-task-id"] == task["taskId"]
-        assert reader.headers["cache-control"] == "no-cache, no-transform"
+        assert reader.headers["cache-control"] == "no-store, no-cache, no-transform"
         assert reader.headers["x-accel-buffering"] == "no"
         expected = result(task["taskId"])
         if (

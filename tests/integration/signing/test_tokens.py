@@ -238,7 +238,7 @@ async def test_a_key_begins_and_ceases_to_sign(gateway: Start) -> None:
     async with gateway(keys=OPS) as talk:
         as_ops(talk)
         first = (await create(talk, id="site", delegating=True))["secret"]
-        assert "may not sign" in await error(await who(talk, token(first, user="a")), 401)
+        assert (await who(talk, token(first, user="a"))).status_code == 401
         refused = await told(
             await talk.http.patch(f"{KEYS}/site", json={"signing": True, "delegating": False}), 400
         )
@@ -249,7 +249,7 @@ async def test_a_key_begins_and_ceases_to_sign(gateway: Start) -> None:
         for text, status in ((token(first, user="a"), 401), (token(second, user="a"), 200)):
             assert (await who(talk, text)).status_code == status
         await change(talk, "site", signing=None)
-        assert "may not sign" in await error(await who(talk, token(second, user="a")), 401)
+        assert (await who(talk, token(second, user="a"))).status_code == 401
         await change(talk, "site", signing=True)
         await change(talk, "site", note="again")
         assert (await who(talk, token(second, user="a"))).status_code == 401, "it is forgotten"

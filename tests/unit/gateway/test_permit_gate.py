@@ -164,22 +164,21 @@ async def test_who_leaves_does_not_stop_the_question(knock: Knock) -> None:
 
 async def test_forgeries_cost_the_store_nothing(knock: Knock) -> None:
     for text in (knock.permit[:-1] + "!", knock.permit[:-1], "x" * 100_000, knock.signer.receipt(TASK, 17)):
-        assert (await knock.refused(text)).code == "PERMIT_INVALID"
+        assert (await knock.refused(text)).code == "PERMIT_NEEDED"
         assert await knock.gate.leave(text if "." not in text else knock.permit) is None
-    assert (await knock.refused(knock.permit, new_task_id(1))).code == "PERMIT_INVALID"
-    assert (await knock.refused(knock.permit, endpoint="other")).code == "PERMIT_INVALID"
+    assert (await knock.refused(knock.permit, new_task_id(1))).code == "PERMIT_NEEDED"
+    assert (await knock.refused(knock.permit, endpoint="other")).code == "PERMIT_NEEDED"
     assert knock.store.asked == []
 
 
 # ---- who has none ----------
 
 
-async def test_a_request_without_a_permit_is_rejected_with_the_wait_of_the_line(knock: Knock) -> None:
-    assert (await knock.refused(None, TASK)).retry_after_ms == 7000
-    assert (await knock.refused(endpoint="nothing")).retry_after_ms == UNKNOWN_MS
+async def test_a_used_permit_is_rejected_with_the_wait_of_the_line(knock: Knock) -> None:
+    await knock.gate.admit("image", knock.permit, TASK)
     for _ in range(500):
-        assert (await knock.refused()).retry_after_ms == 7000
-    assert knock.store.asked == ["congestion"]
+        assert (await knock.refused(knock.permit)).retry_after_ms == 7000
+    assert knock.store.asked.count("congestion") == 1
     knock.store.wait_ms, knock.now = None, knock.now + 10
-    assert (await knock.refused()).retry_after_ms == UNKNOWN_MS
-    assert knock.store.asked == ["congestion"] * 2
+    assert (await knock.refused(knock.permit)).retry_after_ms == UNKNOWN_MS
+    assert knock.store.asked.count("congestion") == 2

@@ -13,7 +13,7 @@ from tests.support.signing import derived, part, sealed, token
 from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys
 from fairlane.gateway.accounts.key_rows import StoredSecret, read_key, stored_keys
 from fairlane.gateway.accounts.tokens import MAX_TOKEN_CHARS, InvalidToken, TokenForbids, signing_key
-from fairlane.gateway.errors import ApiError, Unauthorized
+from fairlane.gateway.errors import KEY_NEEDED, ApiError, Unauthorized
 from fairlane.gateway.settings import Settings
 
 NOTHING = StoredKeys()
@@ -53,10 +53,15 @@ def at(**claims: Any) -> str:
 
 
 def why(attempt: Callable[[], object], status: int = 401) -> str:
+    """Return the reason of a rejection. A stranger's is in the log alone."""
     with pytest.raises(ApiError) as refused:
         attempt()
-    assert refused.value.status == status
-    return refused.value.message
+    error = refused.value
+    assert error.status == status
+    if isinstance(error, Unauthorized):
+        assert (error.message, error.headers) == (KEY_NEEDED, ())
+        return error.facts["reason"]
+    return error.message
 
 
 def test_the_holder_of_a_token_is_who_it_says_and_nothing_more() -> None:

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from declared import JOB_MATCH, settings_of
+from declared import JOB_MATCH, PAID, settings_of
 from msgspec import Raw
 from pydantic import ValidationError
 
@@ -85,7 +85,7 @@ def asked(chain: Any, **variables: Any) -> Any:
 
     async def read() -> Any:
         bodies = Bodies()
-        return await read_chain(current, fields, bodies)
+        return await read_chain(current, PAID, fields, bodies)
 
     return asyncio.run(read())
 
