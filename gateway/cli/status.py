@@ -16,7 +16,7 @@ TABLES = {
     "queues": "queue weight waiting running oldest=oldestWaitMs:duration max_length=maxLength max_wait=maxWaitMs:duration paused",
     "models": "model running limit waiting workers slots paused",
     "workers": "worker=name id=workerId replica running slots silent=taskSilentMs:duration models "
-    "last_seen=heartbeatAgeMs:duration draining unhealthy",
+    "last_seen=heartbeatAgeMs:duration draining unhealthy quirks=tags.quirks",
     "replicas": "replica host pid version last_seen=ageMs:duration",
 }
 

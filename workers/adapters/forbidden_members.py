@@ -10,7 +10,7 @@ names are looked at without their case, and what the adapter sets itself is take
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from msgspec import Raw
 
@@ -26,11 +26,11 @@ OURS = frozenset({"model", "stream", "stream_options", "n"})
 """What the adapter sets, or the gateway has looked at: another spelling would be added to it."""
 
 
-def forbidden_member(members: Mapping[str, Raw], allowed: Collection[str] = ()) -> str | None:
+def forbidden_member(members: Mapping[str, Raw], quirks: Mapping[str, str]) -> str | None:
     """Return the first member that a client may not set, or None. A null member is let through."""
     for name, value in members.items():
         folded = name.casefold()
-        if name in allowed:
+        if quirks.get(name) == "allow":
             continue
         if (folded in OURS and name != folded) or (STEERING.fullmatch(folded) and bytes(value) != b"null"):
             return name

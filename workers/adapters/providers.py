@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
+from fairlane.workers.adapters.quirks import OLD_BOUND, Quirks, merged
 from fairlane.workers.tasktypes import MEDIA, TEXT
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Provider:
     """`key_env` names the environment variable with the key; where it `needs_key`, its own `base_url` is not asked without.
-    `renamed` and `plain_roles`: see `OpenAIDialect`. `example` is a model of it.
+    `quirks` of its server (`quirks.py`). `example` is a model of it.
     """
 
     name: str
@@ -29,8 +31,7 @@ class Provider:
     example: str
     dialect: Literal["openai", "anthropic", "gemini"] = "openai"
     needs_key: bool = True
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    plain_roles: bool = False
+    quirks: Quirks = field(default_factory=dict)
 
     @property
     def task_types(self) -> tuple[str, ...]:
@@ -38,12 +39,22 @@ class Provider:
         return (*TEXT, *MEDIA) if self.dialect == "openai" else TEXT[:1]
 
     def adapter(
-        self, *, models: Iterable[str] | Mapping[str, str], base_url: str | None = None, **options: Any
+        self,
+        *,
+        models: Iterable[str] | Mapping[str, str],
+        base_url: str | None = None,
+        quirks: Quirks | None = None,
+        **options: Any,
     ) -> Upstream:
-        """An adapter for this provider; `options` as `Upstream` takes them. Raise `ValueError` for a bad URL or key."""
+        """Return an adapter for this provider; `quirks` are added to its own, `options` are those of `Upstream`. Raise
+        `ValueError` for a bad URL or key."""
         from fairlane.workers.adapters.upstream import Upstream  # noqa: PLC0415 (it takes a while)
 
-        return Upstream(self._dialect(), models=models, base_url=base_url or self.base_url, **options)
+        base_url = base_url or self.base_url
+        known = OLD_BOUND if self.name == "openai" and urlsplit(base_url).hostname != OPENAI else self.quirks
+        return Upstream(
+            self._dialect(), models=models, base_url=base_url, quirks=merged(known, quirks or {}), **options
+        )
 
     def _dialect(self) -> Dialect:
         if self.dialect == "anthropic":
@@ -56,20 +67,23 @@ class Provider:
             return GeminiDialect()
         from fairlane.workers.adapters.dialects.openai import OpenAIDialect  # noqa: PLC0415
 
-        return OpenAIDialect(renamed=self.renamed, plain_roles=self.plain_roles)
+        return OpenAIDialect()
 
 
-_ONE_NAME = {"max_completion_tokens": "max_tokens"}
-"""Those that know OpenAI's older name only, and would leave the newer one, and so the bound, unread."""
+OPENAI = "api.openai.com"
+"""Knows the newer name of the bound for all of its models, and some of them reject the older one."""
+_OLD = {**OLD_BOUND, "developer": "system"}
 
 PROVIDERS = {
     provider.name: provider
     for provider in (
-        Provider("openai", "OpenAI", "https://api.openai.com/v1", "OPENAI_API_KEY", "gpt-5-mini"),
+        Provider(
+            *("openai", "OpenAI", f"https://{OPENAI}/v1", "OPENAI_API_KEY", "gpt-5-mini"),
+            quirks={"max_tokens": "max_completion_tokens"},
+        ),
         Provider(
             *("deepseek", "DeepSeek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "deepseek-chat"),
-            renamed=_ONE_NAME,
-            plain_roles=True,
+            quirks=_OLD,
         ),
         Provider(
             *(
@@ -79,15 +93,13 @@ PROVIDERS = {
                 "ZHIPUAI_API_KEY",
                 "glm-4.5-flash",
             ),
-            renamed=_ONE_NAME,
-            plain_roles=True,
+            quirks=_OLD,
         ),
         Provider(*("vllm", "vLLM", "http://localhost:8000/v1", "VLLM_API_KEY", "qwen3-32b"), needs_key=False),
         Provider(
             *("ollama", "Ollama", "http://localhost:11434/v1", "OLLAMA_API_KEY", "llama3.2"),
             needs_key=False,
-            renamed=_ONE_NAME,
-            plain_roles=True,
+            quirks=_OLD,
         ),
         Provider(
             *(

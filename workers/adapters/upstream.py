@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import random
 import socket
 import time
@@ -18,10 +19,12 @@ from fairlane.workers.adapters.failures import (
     from_status,
     from_stream,
     from_transport,
+    read_error,
     unreadable,
     what_is_wrong,
 )
 from fairlane.workers.adapters.listing import read_models
+from fairlane.workers.adapters.quirks import ALLOW, Quirks, learn, merged
 from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
 from fairlane.workers.adapters.watch import Watch
 from fairlane.workers.protocol import ModelInfo
@@ -29,6 +32,9 @@ from fairlane.workers.sdk import Context, Task, TaskError, Worker
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.handlers import ANY_MODEL
 from fairlane.workers.secrets import check_secret
+from fairlane.workers.tasktypes import TEXT
+
+log = logging.getLogger("fairlane.worker")
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_ERROR_BYTES = 64 * 1024
@@ -36,6 +42,13 @@ MAX_LIST_BYTES = 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LINGER_S = 0.25
 CHECK_TIMEOUT_S = 5.0
+MAX_REPEATS = 4
+"""Of a request that is rejected for what can be sent otherwise."""
+MAX_MODELS = 256
+"""Models whose quirks are remembered, if clients can name any."""
+REJECTIONS = frozenset({400, 422, 500, 501})
+"""Statuses of an upstream that does not take a member; llama.cpp answers 500 for what its model's template rejects."""
+NEGOTIABLE = frozenset({"BAD_REQUEST", "UPSTREAM_ERROR"})
 DOUBTFUL = frozenset(
     {
         "UPSTREAM_ERROR",
@@ -58,7 +71,8 @@ class Upstream:
     are the names to offer, or a map from the name offered to the upstream's name; `"*"` offers any and passes
     names through. `task_types`: what it offers, if not what its dialect says by itself: media only
     where they are named here, as not every upstream has them. `allow_fields` are members of the body that go out although they
-    may redirect the upstream (`forbidden_members.py`) or the dialect does not know them. `transport` replaces httpx2's own,
+    may redirect the upstream (`forbidden_members.py`) or the dialect does not know them; `quirks` what it takes otherwise than
+    OpenAI's reference (`quirks.py`), to which this adds what it learns from rejections. `transport` replaces httpx2's own,
     for tests or for speed. A cancelled task closes its upstream connection immediately.
 
     Attached to a worker, it asks the upstream for its models at the start, after a failure that may be the upstream's, and
@@ -77,6 +91,7 @@ class Upstream:
         limits: Limits | None = None,
         headers: Mapping[str, str] | None = None,
         allow_fields: Iterable[str] = (),
+        quirks: Quirks | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         url = httpx2.URL(base_url)
@@ -91,7 +106,9 @@ class Upstream:
         self._api_key = api_key or None
         self._limits = limits or Limits()
         self._headers = dict(headers or {})
-        self._allowed = frozenset(allow_fields)
+        self._quirks = {**(quirks or {}), **dict.fromkeys(allow_fields, ALLOW)}
+        self._learnt: dict[str, Quirks] = {}
+        """By the upstream's names of models."""
         self._transport = transport
         self._client: httpx2.AsyncClient | None = None
         self._watch: Watch | None = None
@@ -183,33 +200,9 @@ class Upstream:
         if task.type not in self.task_types:
             raise TaskError("BAD_REQUEST", f"This worker does not run tasks of type {task.type!r}.")
         model = self.upstream_name(task.model)
-        callers_choice = task.model not in self.models and model == task.model
         try:
-            call = self._dialect.call(task, model, allowed=self._allowed, now=time.time())
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # an address that is none, a number beyond all: no failure of ours
-            raise TaskError("BAD_REQUEST", f"The payload cannot be said to the upstream: {error}.") from error
-        asked = CallTarget(self._shown_url + call.path, model, callers_choice, self._api_key)
-        clock = Clock(self._limits, context.remaining(), stream=call.stream)
-        request = self._http().build_request(
-            "POST",
-            self._base_url + call.path,
-            content=call.body,
-            headers={
-                "Content-Type": call.content_type,
-                **({"traceparent": task.traceparent} if task.traceparent else {}),
-            },
-            extensions=_telling(context) if task.tell_sent else None,
-        )
-        try:
-            response = await self._send(request, clock)
-            context.sent()  # where the transport does not report it
+            call, asked, clock, response = await self._open(task, context, model)
             try:
-                if response.status_code != 200:
-                    body = await self._read_all(response, clock, MAX_ERROR_BYTES, cut=True)
-                    raise from_status(response.status_code, body, requested_pause(response.headers), asked)
                 streamed = call.stream and "json" not in response.headers.get("Content-Type", "")
                 answer = self._whole if not streamed else self._bytes if call.binary else self._stream
                 async with contextlib.aclosing(answer(response, clock, call, asked)) as items:
@@ -238,14 +231,90 @@ class Upstream:
             )
         return self._client
 
-    async def _send(self, request: httpx2.Request, clock: Clock) -> httpx2.Response:
+    async def _open(
+        self, task: Task, context: Context, model: str
+    ) -> tuple[Call, CallTarget, Clock, httpx2.Response]:
+        """Send the request; again while it is rejected for something that can be sent otherwise, which is then remembered. Return
+        the answer with status 200, still open. Raise `TaskError`."""
+        callers_choice = task.model not in self.models and model == task.model
+        news: Quirks = {}
+        call = self._call(task, model, news)
+        tried = {call.body}
+        failure: TaskError | None = None
+        clock = Clock(self._limits, context.remaining(), stream=call.stream)
+        while True:
+            asked = CallTarget(self._shown_url + call.path, model, callers_choice, self._api_key)
+            response = await self._send(call, task, context, clock)
+            if response.status_code == 200:
+                if news:
+                    self._remember(model, news)
+                return call, asked, clock, response
+            try:
+                body = await self._read_all(response, clock, MAX_ERROR_BYTES, cut=True)
+            finally:
+                await response.aclose()
+            before = failure
+            failure = from_status(response.status_code, body, requested_pause(response.headers), asked)
+            found: Quirks = {}
+            if task.type in TEXT and response.status_code in REJECTIONS and failure.code in NEGOTIABLE:
+                said = read_error(body)
+                found = learn(" ".join((said.message, *said.names)), task.payload_bytes)
+            calls = {name: self._call(task, model, merged(news, {name: found[name]})) for name in found}
+            effective = {name: found[name] for name, other in calls.items() if other.body not in tried}
+            if not effective or len(tried) > MAX_REPEATS:
+                raise before if before and found.keys() & {*news.values()} else failure
+            news = merged(news, effective)
+            call = self._call(task, model, news)
+            tried.add(call.body)
+
+    def _call(self, task: Task, model: str, news: Quirks) -> Call:
+        """Return the request. Raise `TaskError` for a task that has none."""
+        quirks = merged(merged(self._quirks, self._learnt.get(model, {})), news)
+        try:
+            return self._dialect.call(task, model, quirks=quirks, now=time.time())
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # an address that is none, a number beyond all: no failure of ours
+            raise TaskError("BAD_REQUEST", f"The payload cannot be said to the upstream: {error}.") from error
+
+    def _remember(self, model: str, news: Quirks) -> None:
+        """Use what was learnt for all later tasks of the model, log it once, and report it to the gateway."""
+        known = {name for learnt in self._learnt.values() for name in learnt.items()}
+        self._learnt[model] = merged(self._learnt.pop(model, {}), news)
+        if len(self._learnt) > MAX_MODELS:
+            del self._learnt[next(iter(self._learnt))]
+        for name, instead in news.items() - known:
+            log.warning(
+                "the upstream %s rejects what quirk %s=%s changes (model %s); it is applied from now on",
+                *(self.name, name, instead, model),
+            )
+        if self._worker is not None:
+            rows = {
+                f"{name}={value}": None for learnt in self._learnt.values() for name, value in learnt.items()
+            }
+            self._worker.tag("quirks", " ".join(rows))
+
+    async def _send(self, call: Call, task: Task, context: Context, clock: Clock) -> httpx2.Response:
+        request = self._http().build_request(
+            "POST",
+            self._base_url + call.path,
+            content=call.body,
+            headers={
+                "Content-Type": call.content_type,
+                **({"traceparent": task.traceparent} if task.traceparent else {}),
+            },
+            extensions=_telling(context) if task.tell_sent else None,
+        )
         try:
             async with clock.until_answer():
-                return await self._http().send(request, stream=True)
+                response = await self._http().send(request, stream=True)
         except TimeoutError as error:
             raise clock.failure() from error
         except httpx2.HTTPError as error:
             raise from_transport(error, streaming=False) from error
+        context.sent()  # where the transport does not report it
+        return response
 
     # ---- the answer ------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ AnyHook = TypeVar("AnyHook", bound=Hook)
 
 MAX_SLOTS = 1024
 MAX_UNHEALTHY_CHARS = 500
+MAX_TAG_CHARS = 200
 
 
 class Worker:
@@ -159,6 +160,11 @@ class Worker:
             self._model_info[model] = msgspec.convert(msgspec.to_builtins(info), protocol.ModelInfo)
         except msgspec.ValidationError as error:
             raise ValueError(f"{model} cannot be described so: {error}") from error
+        self._changed()
+
+    def tag(self, name: str, value: str) -> None:
+        """Set one of the `tags` that operators see (200 characters). May be called as `report` may."""
+        self.tags = {**(self.tags or {}), name: shorten(value, MAX_TAG_CHARS)}
         self._changed()
 
     def _changed(self) -> None:

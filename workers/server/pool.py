@@ -165,6 +165,7 @@ class Worker:
         "refused",
         "reported",
         "send",
+        "tags",
         "task_types",
         "turn",
         "unknown_attempts",
@@ -184,6 +185,7 @@ class Worker:
         *,
         task_types: Iterable[str] | None = None,
         model_info: Mapping[str, ModelInfo] | None = None,
+        tags: Mapping[str, str] | None = None,
         instance_id: str = "",
         key_id: str = "",
         upstream: str = "",
@@ -230,7 +232,7 @@ class Worker:
         self.line: list[tuple[int, Worker]] | None = None
         self.wakes_at = 0.0
         self.task_types: frozenset[str] | None = None
-        self.model_info = model_info
+        self.model_info, self.tags = model_info, tags
         self.models: tuple[str, ...] = ()
         self.set_models(models, task_types)
 

@@ -118,7 +118,7 @@ def _check_stream(text: str, asked: dict[str, Any]) -> None:
 def test_a_strict_server_of_openais_is_sent_nothing_that_it_refuses() -> None:
     for payload in _payloads():
         task = Task(task_id="t", type="openaiLike", model="m", payload_bytes=payload, stream=True)
-        body = json.loads(OpenAIDialect().call(task, "m", allowed=(), now=0.0).body)
+        body = json.loads(OpenAIDialect().call(task, "m", quirks={}, now=0.0).body)
         assert body.keys() <= {
             *("model", "messages", "max_tokens", "stream", "stream_options", "tools", "tool_choice", "user"),
             *("reasoning_effort", "response_format", "temperature", "stop"),
@@ -138,7 +138,7 @@ def test_a_strict_server_of_openais_is_sent_nothing_that_it_refuses() -> None:
 def test_anthropic_is_sent_what_the_session_says() -> None:
     asked = [recorded["body"] for recorded in SESSION if "count_tokens" not in recorded["path"]]
     for request, payload in zip(asked, _payloads(), strict=True):
-        body = messages_request(payload, "m", stream=bool(request.get("stream")), allowed=())
+        body = messages_request(payload, "m", stream=bool(request.get("stream")), quirks={})
         sent = json.loads(msgspec.json.encode(body))
         expected = json.loads(json.dumps({**request, "model": "m", "stream": bool(request.get("stream"))}))
         expected.pop("context_management", None)  # which clears nothing here

@@ -78,7 +78,7 @@ async def test_what_is_told_of_workers_reaches_the_other_gateways(served: Served
             if row["replica"] == served.gateway.replica
         ]
 
-    async with worker_v2(served.ws, "m", "n", slots=3, taskTypes=["chat"]) as worker:
+    async with worker_v2(served.ws, "m", "n", slots=3, taskTypes=["chat"], tags={"site": "a"}) as worker:
         await until_workers(served, 1)
         (row,) = await rows()
         assert row.pop("heartbeatAgeMs") < 15_000
@@ -95,6 +95,7 @@ async def test_what_is_told_of_workers_reaches_the_other_gateways(served: Served
                 "upstream": None,
                 "unhealthy": None,
                 "modelInfo": {},
+                "tags": {"site": "a"},
                 "running": 0,
                 "taskSilentMs": None,
             }

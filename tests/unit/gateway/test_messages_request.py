@@ -380,7 +380,7 @@ def test_an_upstream_of_anthropics_is_sent_what_its_client_said(
         request = {**request, "tools": tools, "tool_choice": {"type": "auto"}}
     request = {"model": "m", **request, "messages": conversation}
     payload = chat_of(fields_of(request), stream=stream).payload
-    body = messages_request(payload, "m", stream=stream, allowed=())
+    body = messages_request(payload, "m", stream=stream, quirks={})
     back = json.loads(msgspec.json.encode(body))
     if request.get("output_config") == {}:
         del request["output_config"]

@@ -269,10 +269,10 @@ def test_a_result_with_an_image_is_said_as_chat_can_say_it() -> None:
     assert found["messages"][2]["content"] == [plain("see"), {"type": "image_url", "image_url": {"url": PNG}}]
     payload = json.dumps(found).encode()
     task = Task(task_id="t", type="openaiLike", model="m", payload_bytes=payload, stream=False)
-    strict = json.loads(OpenAIDialect().call(task, "m", allowed=(), now=0.0).body)
+    strict = json.loads(OpenAIDialect().call(task, "m", quirks={}, now=0.0).body)
     assert [message["role"] for message in strict["messages"]] == ["user", "assistant", "tool", "user"]
     assert "anthropic" not in strict
-    anthropic = messages_request(payload, "m", stream=False, allowed=())
+    anthropic = messages_request(payload, "m", stream=False, quirks={})
     (result_block,) = anthropic["messages"][2]["content"]
     assert [block["type"] for block in result_block["content"]] == ["text", "image"]
 

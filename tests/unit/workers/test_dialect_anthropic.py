@@ -25,7 +25,9 @@ NEW, OLD = "claude-sonnet-5", "claude-haiku-4-5-20251001"
 
 
 def said(payload: dict[str, Any], model: str = NEW, allowed: tuple[str, ...] = ()) -> Any:
-    body = messages_request(msgspec.json.encode(payload), model, stream=True, allowed=allowed)
+    body = messages_request(
+        msgspec.json.encode(payload), model, stream=True, quirks=dict.fromkeys(allowed, "allow")
+    )
     return msgspec.json.decode(msgspec.json.encode(body))
 
 
@@ -286,7 +288,7 @@ def test_what_cannot_be_said_is_refused_with_its_place(members: dict[str, Any], 
 )
 def test_a_payload_that_is_no_request_is_refused(payload: bytes) -> None:
     with pytest.raises(TaskError, match="not a chat request"):
-        messages_request(payload, NEW, stream=True, allowed=())
+        messages_request(payload, NEW, stream=True, quirks={})
 
 
 # ---- answers -------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
 def said(payload: dict[str, Any], model: str = OLD, allowed: tuple[str, ...] = ()) -> Any:
-    body, _ = content_request(msgspec.json.encode(payload), model, allowed=allowed)
+    body, _ = content_request(msgspec.json.encode(payload), model, quirks=dict.fromkeys(allowed, "allow"))
     return msgspec.json.decode(msgspec.json.encode(body))
 
 
@@ -194,7 +194,7 @@ def test_what_cannot_be_said_is_refused(members: dict[str, Any], sentence: str) 
 def test_a_model_s_name_never_leaves_its_place_in_the_path(model: str, path: str) -> None:
     raw = msgspec.json.encode({"messages": HI})
     task = Task(task_id="t", type="openaiLike", model="m", payload_bytes=raw, stream=False)
-    assert GeminiDialect().call(task, model, allowed=(), now=5.0).path == path
+    assert GeminiDialect().call(task, model, quirks={}, now=5.0).path == path
 
 
 # ---- answers -------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_a_stream_joins_to_the_whole_answer(cut: int) -> None:
 def test_who_wants_one_call_gets_one() -> None:
     assert len(whole(gemini_content(PARTS), one_call=True)["choices"][0]["message"]["tool_calls"]) == 1
     raw = msgspec.json.encode({"messages": HI, "tools": TOOLS, "parallel_tool_calls": False})
-    assert content_request(raw, OLD, allowed=())[1]
+    assert content_request(raw, OLD, quirks={})[1]
 
 
 def test_several_candidates_are_several_choices() -> None:

@@ -18,11 +18,8 @@ from fairlane.workers.adapters.dialects.gemini import GeminiDialect
 from fairlane.workers.adapters.dialects.openai import OpenAIDialect
 from fairlane.workers.sdk import Task, TaskError
 
-DIALECTS: list[Dialect] = [
-    AnthropicDialect(),
-    GeminiDialect(),
-    OpenAIDialect(renamed={"max_completion_tokens": "max_tokens"}, plain_roles=True),
-]
+DIALECTS: list[Dialect] = [AnthropicDialect(), GeminiDialect(), OpenAIDialect()]
+QUIRKS = {"max_completion_tokens": "max_tokens", "developer": "system", "system": "first", "strict": "omit"}
 PNG = "data:image/png;base64,aGk="
 REQUEST: Any = {
     "messages": [
@@ -103,7 +100,7 @@ def test_a_request_is_one_of_the_provider_s_or_a_clear_refusal(dialect: Dialect,
     failure: TaskError | None = None
     body = b"{}"
     try:
-        body = dialect.call(task(payload), "m", allowed=(), now=5.0).body
+        body = dialect.call(task(payload), "m", quirks=QUIRKS, now=5.0).body
     except TaskError as error:
         failure = error
     assert failure is None or (failure.code, failure.retryable) == ("BAD_REQUEST", False)
@@ -140,7 +137,7 @@ def test_an_answer_is_read_or_fails_in_a_known_way(
 ) -> None:
     stream, whole = answers
     request = task({"messages": [{"role": "user", "content": "hi"}]})
-    reader = dialect.call(request, "m", allowed=(), now=5.0).reader
+    reader = dialect.call(request, "m", quirks=QUIRKS, now=5.0).reader
 
     def read() -> None:
         for event in with_another(data, stream):
@@ -150,7 +147,7 @@ def test_an_answer_is_read_or_fails_in_a_known_way(
     heard(read)
     if reader.usage is not None:
         reader.usage.as_json()
-    other = dialect.call(request, "m", allowed=(), now=5.0).reader
+    other = dialect.call(request, "m", quirks=QUIRKS, now=5.0).reader
     heard(lambda: other.whole(json.dumps(with_another(data, whole)).encode()))
 
 
@@ -158,6 +155,6 @@ def test_an_answer_is_read_or_fails_in_a_known_way(
 @given(st.binary() | values.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_read_or_fail_in_a_known_way(dialect: Dialect, raw: bytes) -> None:
     request = task({"messages": [{"role": "user", "content": "hi"}]})
-    reader = dialect.call(request, "m", allowed=(), now=5.0).reader
+    reader = dialect.call(request, "m", quirks=QUIRKS, now=5.0).reader
     heard(lambda: reader.read(raw))
     heard(lambda: reader.whole(raw))

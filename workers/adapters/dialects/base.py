@@ -1,9 +1,10 @@
 """The interface of API formats."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fairlane.workers.adapters.quirks import Quirks
 from fairlane.workers.sdk.values import Delta, Result, Task, Usage
 
 Output = bytes | Delta | Usage | Result
@@ -69,7 +70,7 @@ class Dialect(Protocol):
         """Those of each request."""
         ...
 
-    def call(self, task: Task, model: str, *, allowed: Collection[str], now: float) -> Call:
-        """Return the request for a task, for this model of the upstream; `allowed` members of the body are sent unchanged. `now`
-        in seconds since 1970. Raise `TaskError` (BAD_REQUEST) for a task that has no form here."""
+    def call(self, task: Task, model: str, *, quirks: Quirks, now: float) -> Call:
+        """Return the request for a task, for this model of the upstream; its members are sent as its
+        `quirks` say. `now` in seconds since 1970. Raise `TaskError` (BAD_REQUEST) for a task that has no form here."""
         ...

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from fairlane.workers.adapters.chunks import is_null, of_the_answer
+from fairlane.workers.adapters.quirks import ALLOW, Quirks, adapt
 from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.values import Delta, Usage
 
@@ -227,9 +228,9 @@ def refused(sentence: str) -> TaskError:
 
 
 def read_chat(
-    payload: bytes, provider: str, *, own: Collection[str], ignored: Collection[str], allowed: Collection[str]
+    payload: bytes, provider: str, *, own: Collection[str], ignored: Collection[str], quirks: Quirks
 ) -> tuple[Chat, dict[str, Raw]]:
-    """A payload as a chat, and its members that go out as they came: the provider's `own`, and those that are `allowed`.
+    """A payload as a chat, and its members that go out as they came: the provider's `own`, and those that `quirks` allow.
 
     `ignored` are hints that this provider has no word for, in addition to `HINTS`. Raise `TaskError` for anything else: a
     member that is not read would be silently ignored.
@@ -237,7 +238,10 @@ def read_chat(
     try:
         members = msgspec.json.decode(payload, type=dict[str, Raw])
         known = {name: raw for name, raw in members.items() if not is_null(raw)}
-        through = {name: raw for name, raw in known.items() if name in own or name in allowed}
+        if quirks:
+            adapt(known, quirks)
+            payload = msgspec.json.encode(known)
+        through = {name: raw for name, raw in known.items() if name in own or quirks.get(name) == ALLOW}
         for name in known.keys() - through.keys() - HINTS - set(ignored) - set(Chat.__struct_fields__):
             raise refused(f"{name!r} cannot be said to {provider}; leave it out")
         chat = msgspec.json.decode(payload, type=Chat)

@@ -1,41 +1,99 @@
-"""Reduces a Messages or Responses request to plain chat, as strict servers reject other members. Pure."""
+"""Reduces messages and tools to what an upstream takes: plain chat, with the roles that it knows. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from fairlane.workers.adapters.quirks import OMIT, Quirks
+
 Message = dict[str, Raw]
 
-_NOT_HERE = ("cache_control", "thinking_blocks", "is_error")
+_NOT_HERE = frozenset({"cache_control", "thinking_blocks", "is_error"})
 _ERROR = "Error: "
 _BETWEEN = "\n\n"
-_USER = Raw(b'"user"')
-_TOOL = b'"tool"'
+_USER, _SYSTEM, _DEVELOPER, _TOOL = b'"user"', b'"system"', b'"developer"', b'"tool"'
+_EMPTY = b'""'
 _NULL = Raw(b"null")
 _messages = msgspec.json.Decoder(list[Message])
 _parts = msgspec.json.Decoder(list[dict[str, Raw]])
 _text = msgspec.json.Decoder(str)
 
 
-def plain_messages(messages: Raw) -> Raw:
-    """Return the messages without members for Anthropic, with texts as one text, and with images of tool results in a user
-    message after them. Invalid messages are left to the upstream, which rejects them."""
+def plain_messages(messages: Raw, quirks: Quirks, *, translated: bool) -> Raw:
+    """Return the messages as this upstream takes them. Those of a `translated` request lose members for Anthropic, have texts as
+    one text, and images of tool results in a user message after them. Invalid messages are left to the upstream, which rejects
+    them."""
+    omitted = {name for name, instead in quirks.items() if instead == OMIT}
+    if not translated and not omitted and quirks.keys().isdisjoint({"system", "developer"}):
+        return messages
     try:
-        plain = list(_said(_messages.decode(messages)))
+        known = _messages.decode(messages)
+        said: Iterable[Any] = _said(known) if translated else known
+        plain = [_without(message, omitted) for message in said]
+        for message in plain if "developer" in quirks else ():
+            if _role(message) == _DEVELOPER:
+                message["role"] = Raw(_SYSTEM)
+        plain = _system_first(plain) if "system" in quirks else plain
     except (msgspec.MsgspecError, RecursionError):
         return messages
     return Raw(msgspec.json.encode(plain))
 
 
-def plain_tools(tools: Raw) -> Raw:
+def plain_tools(tools: Raw, quirks: Quirks, *, translated: bool) -> Raw:
     """Reduce the tools in the same way."""
+    omitted = {name for name, instead in quirks.items() if instead == OMIT}
+    if not translated and "strict" not in omitted:
+        return tools
     try:
-        known = _messages.decode(tools)
+        known: list[dict[str, Any]] = [_without(tool, _NOT_HERE) for tool in _messages.decode(tools)]
+        for tool in known:
+            if omitted and "function" in tool:
+                tool["function"] = _without(msgspec.json.decode(tool["function"], type=Message), omitted)
     except (msgspec.MsgspecError, RecursionError):
         return tools
-    return Raw(msgspec.json.encode([_without(tool) for tool in known]))
+    return Raw(msgspec.json.encode(known))
+
+
+def joined(first: bytes, second: bytes) -> bytes:
+    """Return the contents of two messages as one, all as JSON: a text if both are texts, else parts."""
+    if _EMPTY in (first, second):
+        return second if first == _EMPTY else first
+    if first[:1] == second[:1] == b'"':
+        return b"%b\\n\\n%b" % (first[:-1], second[1:])
+    parts = [
+        one.strip()[1:-1] if one[:1] == b"[" else b'{"type":"text","text":%b}' % one
+        for one in (first, second)
+    ]
+    return b"[%b]" % b",".join(part for part in parts if part.strip())
+
+
+def _system_first(messages: Iterable[Any]) -> list[Any]:
+    """Join the leading messages of the system, and say a later one as a user's; it joins those of the user around it, as many
+    templates want roles by turns."""
+    kept: list[dict[str, Any]] = []
+    was_later = False
+    for message in messages:
+        role, before = _role(message), _role(kept[-1]) if kept else b""
+        is_later = role == _SYSTEM and before not in (b"", _SYSTEM)
+        role = _USER if is_later else role
+        if role == before and (role == _SYSTEM or is_later or was_later):
+            content = joined(_content(kept[-1]), _content(message))
+            kept[-1] = {**kept[-1], "content": Raw(content)}
+        else:
+            kept.append({**message, "role": Raw(role)} if is_later else message)
+        was_later = is_later
+    return kept
+
+
+def _role(message: dict[str, Any]) -> bytes:
+    return bytes(message.get("role", b""))
+
+
+def _content(message: dict[str, Any]) -> bytes:
+    content = msgspec.json.encode(message.get("content"))
+    return _EMPTY if content == b"null" else content
 
 
 def _said(messages: list[Message]) -> Iterable[Any]:
@@ -43,7 +101,7 @@ def _said(messages: list[Message]) -> Iterable[Any]:
     for message in messages:
         is_result = bytes(message.get("role", b"")) == _TOOL
         if images and not is_result:
-            yield {"role": _USER, "content": images}
+            yield {"role": Raw(_USER), "content": images}
             images = []
         plain: dict[str, Any] = _without(message)
         content = message.get("content", _NULL)
@@ -59,11 +117,11 @@ def _said(messages: list[Message]) -> Iterable[Any]:
             plain["tool_calls"] = [_without(call) for call in _parts.decode(plain["tool_calls"])]
         yield plain
     if images:
-        yield {"role": _USER, "content": images}
+        yield {"role": Raw(_USER), "content": images}
 
 
-def _without(found: dict[str, Raw]) -> dict[str, Raw]:
-    return {name: value for name, value in found.items() if name not in _NOT_HERE}
+def _without(found: dict[str, Any], names: Collection[str] = _NOT_HERE) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name not in names}
 
 
 def _joined(parts: list[dict[str, Raw]]) -> str:

@@ -1,8 +1,7 @@
 """OpenAI's own API format, as many servers speak it: the body is sent unchanged except a few members."""
 
 import secrets
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from fairlane.workers.adapters.dialects.chat_only import plain_messages, plain_t
 from fairlane.workers.adapters.dialects.media import PATHS as MEDIA_PATHS
 from fairlane.workers.adapters.dialects.media import media_call
 from fairlane.workers.adapters.forbidden_members import forbidden_member
+from fairlane.workers.adapters.quirks import OMIT, Quirks, adapt
 from fairlane.workers.sdk import Result, Task, TaskError
 
 PATHS = {
@@ -28,13 +28,10 @@ PATHS = {
 class OpenAIDialect:
     """Everything but `model`, `stream` (as the task says) and, for a stream, `stream_options.include_usage` keeps its bytes.
 
-    A Messages or Responses request is sent as plain chat (`chat_only.py`). `renamed` are members that this
-    upstream knows by another name only. With `plain_roles`, messages of the role `developer` go out as `system`: older servers
-    know no other. What media are called is in `media.py`.
+    A Messages or Responses request is sent as plain chat (`chat_only.py`), and whatever the upstream takes otherwise as it takes
+    it (`quirks.py`). What media are called is in `media.py`.
     """
 
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    plain_roles: bool = False
     task_types: tuple[str, ...] = tuple(PATHS)
     named_types: tuple[str, ...] = tuple(MEDIA_PATHS)
     models_path: str = "/models"
@@ -42,12 +39,19 @@ class OpenAIDialect:
     def headers(self, api_key: str | None) -> dict[str, str]:
         return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
 
-    def call(self, task: Task, model: str, *, allowed: Collection[str], now: float) -> Call:  # noqa: ARG002
+    def call(
+        self,
+        task: Task,
+        model: str,
+        *,
+        quirks: Quirks,
+        now: float,  # noqa: ARG002
+    ) -> Call:
         try:
             members = msgspec.json.decode(task.payload_bytes, type=dict[str, Raw])
         except msgspec.DecodeError as error:
             raise TaskError("BAD_REQUEST", f"The payload is not a JSON object: {error}") from error
-        if (name := forbidden_member(members, allowed)) is not None:
+        if (name := forbidden_member(members, quirks)) is not None:
             raise TaskError(
                 "BAD_REQUEST",
                 f"{name!r} is not taken from callers: it would direct the request to another server, key or model.",
@@ -55,23 +59,21 @@ class OpenAIDialect:
         if task.type in MEDIA_PATHS:
             return media_call(task, members, model, secrets.token_hex(16))
         stream = task.stream and task.type != "openaiEmbedding"
-        body: dict[str, Any] = {**members, "model": model}
-        if ANTHROPIC in members and task.type == "openaiLike":
-            del body[ANTHROPIC]
-            for name, plain in (("messages", plain_messages), ("tools", plain_tools)):
-                if name in members:
-                    body[name] = plain(members[name])
-        for theirs, name in self.renamed.items():
-            if not is_null(body.get(theirs, Raw(b"null"))):
-                body[name] = body.pop(theirs)
-        if self.plain_roles and "messages" in members:
-            body["messages"] = _with_plain_roles(body["messages"])
+        body: dict[str, Any] = {name: raw for name, raw in members.items() if not is_null(raw)}
+        body["model"] = model
+        translated = task.type == "openaiLike" and body.pop(ANTHROPIC, None) is not None
         if task.type != "openaiEmbedding":
             body["stream"] = stream
             if stream:
                 body["stream_options"] = _with_usage(members.get("stream_options"))
             else:
                 body.pop("stream_options", None)  # upstreams reject it without a stream
+        if task.type != "openaiLike":
+            quirks = {name: instead for name, instead in quirks.items() if instead == OMIT}
+        adapt(body, quirks)
+        for name, plain in (("messages", plain_messages), ("tools", plain_tools)):
+            if name in body:
+                body[name] = plain(body[name], quirks, translated=translated)
         return Call(PATHS[task.type], msgspec.json.encode(body), OpenAIReader(), stream)
 
 
@@ -85,17 +87,3 @@ class OpenAIReader(ChunkReader):
 def _with_usage(options: Raw | None) -> dict[str, Any]:
     known: Any = None if options is None else msgspec.json.decode(options)
     return {**(known if isinstance(known, dict) else {}), "include_usage": True}
-
-
-def _with_plain_roles(messages: Raw) -> Raw:
-    """Return the messages with `developer` as `system`; invalid messages are left to the upstream, which rejects them."""
-    if b"developer" not in bytes(messages):
-        return messages
-    try:
-        known = msgspec.json.decode(messages, type=list[dict[str, Raw]])
-    except (msgspec.DecodeError, RecursionError):
-        return messages
-    for message in known:
-        if bytes(message.get("role", b"")) == b'"developer"':
-            message["role"] = Raw(b'"system"')
-    return Raw(msgspec.json.encode(known))

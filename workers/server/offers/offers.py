@@ -194,6 +194,7 @@ class Offers:
             "draining": worker.draining,
             "upstream": worker.upstream or None,
             "unhealthy": worker.unhealthy_reason or None,
+            "tags": worker.tags or {},
             "modelInfo": msgspec.to_builtins(
                 {name: info for name, info in (worker.model_info or {}).items() if name in worker.models}
             ),

@@ -430,15 +430,24 @@ class Session:
         self._asked = (frame.models, frame.task_types, frame.model_info, frame.upstream)
         first = self.worker
         if first is not None and first.version >= 2:
-            before = (first.models, first.task_types, first.slots, first.model_info, first.upstream)
+            before = (
+                first.models,
+                first.task_types,
+                first.slots,
+                first.model_info,
+                first.upstream,
+                first.tags,
+            )
             first.upstream = frame.upstream or ""
             first.set_models(models, frame.task_types)
-            first.model_info = frame.model_info
+            first.model_info, first.tags = frame.model_info, frame.tags
             first.slots = frame.slots
             self._frame_rate.set_slots(frame.slots, self._time())
             unhealthy = frame.unhealthy or ""
             self._registry.health.report(first, unhealthy)
-            if (first.models, first.task_types, first.slots, first.model_info, first.upstream) != before:
+            if before != (
+                *(first.models, first.task_types, first.slots, first.model_info, first.upstream, first.tags),
+            ):
                 self._registry.changed(first)
             return
         if first is not None:
@@ -483,6 +492,7 @@ class Session:
             *(frame.name, 2, models, frame.slots),
             task_types=frame.task_types,
             model_info=frame.model_info,
+            tags=frame.tags,
             instance_id=frame.instance_id,
             upstream=frame.upstream or "",
         )

@@ -1,7 +1,6 @@
 """An OpenAI chat request as one of Anthropic's messages. Pure. docs/providers.md has the mapping."""
 
 import re
-from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from fairlane.workers.adapters.dialects.chat import (
     read_chat,
     refused,
 )
+from fairlane.workers.adapters.quirks import Quirks
 
 DEFAULT_MAX_TOKENS = 8192
 """Where the caller sets no bound: Anthropic wants one."""
@@ -38,16 +38,16 @@ _OLD_THINKERS = re.compile(r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[015])?(?:-2
 """Models whose thinking is bounded by a budget; later ones take an effort, and refuse a budget."""
 
 
-def messages_request(payload: bytes, model: str, *, stream: bool, allowed: Collection[str]) -> dict[str, Any]:
+def messages_request(payload: bytes, model: str, *, stream: bool, quirks: Quirks) -> dict[str, Any]:
     """Return the body of `/messages`. Raise `TaskError` for a request that has no form there."""
-    chat, through = read_chat(payload, "Anthropic", own=OWN | {ANTHROPIC}, ignored=IGNORED, allowed=allowed)
+    chat, through = read_chat(payload, "Anthropic", own=OWN | {ANTHROPIC}, ignored=IGNORED, quirks=quirks)
     if (chat.n or 1) != 1:
         raise refused("n: Anthropic gives one answer to a request")
     system, messages = _conversation(chat.messages)
     body: dict[str, Any] = {
         "model": model,
         "messages": messages,
-        "max_tokens": DEFAULT_MAX_TOKENS,
+        "max_tokens": min(DEFAULT_MAX_TOKENS, int(quirks.get("max_output_tokens", DEFAULT_MAX_TOKENS))),
         "stream": stream,
     }
     if chat.most_tokens is not None:

@@ -2,7 +2,6 @@
 
 import mimetypes
 import re
-from collections.abc import Collection
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +20,7 @@ from fairlane.workers.adapters.dialects.chat import (
     read_chat,
     refused,
 )
+from fairlane.workers.adapters.quirks import Quirks
 
 IGNORED = frozenset({"user"})
 BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
@@ -32,10 +32,10 @@ _UNSIGNED = re.compile(r"(?:models/)?(?:gemini-[12]\b|gemma)")
 """Models that sign nothing, or do not insist."""
 
 
-def content_request(payload: bytes, model: str, *, allowed: Collection[str]) -> tuple[dict[str, Any], bool]:
+def content_request(payload: bytes, model: str, *, quirks: Quirks) -> tuple[dict[str, Any], bool]:
     """Return the body of `generateContent`, and whether only the first of several tool calls is wanted. Raise `TaskError` for a
     request that has no form there."""
-    chat, through = read_chat(payload, "Gemini", own=(), ignored=IGNORED, allowed=allowed)
+    chat, through = read_chat(payload, "Gemini", own=(), ignored=IGNORED, quirks=quirks)
     system, contents = _conversation(chat.messages, sign=_UNSIGNED.match(model) is None)
     body: dict[str, Any] = {"contents": contents}
     if system:
