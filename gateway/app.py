@@ -174,7 +174,13 @@ class App(FastAPI):
             await self.gateway.workers(scope, receive, send)
         else:
             await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": "workers connect to /ws"})
+            sentence = "This path speaks HTTP alone, without an upgrade; workers connect to /ws by WebSocket"
+            answer = openai_answer(
+                ApiError(426, "UPGRADE_REQUIRED", sentence, headers=[(b"upgrade", b"HTTP/1.1")])
+            )
+            headers = [JSON, (b"content-length", b"%d" % len(answer.body)), *answer.headers]
+            await send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
+            await send({"type": "websocket.http.response.body", "body": answer.body})
 
     async def _http(self, request: Request) -> None:
         try:

@@ -46,7 +46,7 @@ RELOADED = (
     "batches",
     "files",
     "structured_output",
-    "structured_repair",
+    "hosted_tools",
     "max_queue_wait_ms",
     "max_calls_per_caller",
     "allowed_hosts",

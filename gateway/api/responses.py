@@ -43,9 +43,8 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     known = await stored.referenced(owner, wishes.references, most)
     task_id = new_task_id(time.time_ns() // 1_000_000)
     size = len(body) + sum(map(len, history)) + sum(map(len, known.values()))
-    chat = await tasks.bodies.run(
-        size, chat_of, fields, stream=stream, store=stores, most=most, history=history, known=known
-    )
+    read = partial(chat_of, history=history, known=known, hosted_tools=tasks.settings.hosted_tools)
+    chat = await tasks.bodies.run(size, read, fields, stream=stream, store=stores, most=most)
     task = task_of(
         *(tasks, caller, request, "openaiLike", chat.payload, chat.fields, idempotency, stream),
         wait=not background,

@@ -18,6 +18,7 @@ from fairlane.gateway.calls.openai import (
     read_embedding,
 )
 from fairlane.gateway.calls.responses.request import chat_of, read_storage_options
+from fairlane.gateway.calls.responses.tools import HostedTools
 from fairlane.gateway.calls.task_builder import read_flag
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
@@ -46,6 +47,8 @@ class Reading(NamedTuple):
     bodies: Bodies
     most: int
     """Bytes that a request may have."""
+    hosted_tools: HostedTools
+    """The setting."""
 
 
 async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
@@ -68,7 +71,8 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     ):
         if wish:
             raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
-    asked = await reading.bodies.run(len(body), chat_of, fields, most=reading.most)
+    read = partial(chat_of, most=reading.most, hosted_tools=reading.hosted_tools)
+    asked = await reading.bodies.run(len(body), read, fields)
     view = partial(ResponsesBodyView, echo=asked.echo)
     return Request("openaiLike", asked.payload, asked.fields, view, len(asked.echo))
 

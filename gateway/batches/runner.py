@@ -118,8 +118,9 @@ class Runner(BatchContext):
 
     async def _read(self, parsed: ParsedLine) -> Request:
         """Return the request of a line. Raises the errors of its call."""
-        most = self.tools.current.settings.max_body_bytes
-        return await READERS[self.batch.endpoint](parsed.body, Reading(self.tools.bodies, most))
+        settings = self.tools.current.settings
+        reading = Reading(self.tools.bodies, settings.max_body_bytes, settings.hosted_tools)
+        return await READERS[self.batch.endpoint](parsed.body, reading)
 
     # ---- validation ----------
 

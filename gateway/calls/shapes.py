@@ -119,9 +119,9 @@ def is_empty(raw: Raw) -> bool:
 
 
 def check_callers(raw: Raw, place: str) -> None:
-    """Raise ApiError(400) for a tool that is called by others than the model itself."""
-    if not is_null(raw) and read(raw, _names, place) != ["direct"]:
-        raise invalid(place, "only the model calls tools here: ['direct']")
+    """Raise ApiError(400) for a tool that the model itself may not call."""
+    if not is_null(raw) and "direct" not in read(raw, _names, place):
+        raise invalid(place, "only the model calls tools here: it must contain 'direct'")
 
 
 def json_object(**pairs: bytes | str) -> bytes:

@@ -408,7 +408,7 @@ def answer_format(checks: str, fields: RawObject, *, templated: bool) -> str:
 def _repair(settings: Settings, wish: Any) -> bool:
     """Return whether an answer that does not match is retried: by the request, else by the settings."""
     if wish is None:
-        return settings.structured_repair
+        return settings.structured_output == "repair"
     if not isinstance(wish, bool):
         raise bad_request("repair must be true or false", "repair")
     return wish

@@ -172,7 +172,7 @@ class _Planning(NamedTuple):
             limit_ms,
             _least(rule.max_output_tokens, claimed and claimed[1]),
             claimed[0] if claimed else "max_tokens",
-            settings.structured_repair,
+            settings.structured_output == "repair",
             self._prompt(rule),
         )
 

@@ -39,7 +39,7 @@ _SECTIONS = {
         *("audit_retention_days", "budget_timezone"),
     ),
     "Answers": (
-        *("structured_output", "structured_repair", "stream_flush_interval_ms", "stream_flush_size"),
+        *("structured_output", "hosted_tools", "stream_flush_interval_ms", "stream_flush_size"),
         *("stream_token_secret", "llm_debug", "environment"),
     ),
     "Logs, traces and browsers": (

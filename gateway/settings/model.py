@@ -171,16 +171,17 @@ class Settings(BaseModel):
     task_result_ttl_ms: Ms = 5 * MINUTE_MS
     """Time that result and event log are kept after the end, for polls and reconnects. Short, because they are in memory."""
 
-    structured_output: Literal["off", "strict", "all"] = "strict"
+    structured_output: Literal["off", "strict", "repair", "all"] = "strict"
     """Which finished answers are validated against the JSON schema of `response_format`. `strict`: those of requests with
     `"strict": true`, a promise that OpenAI keeps and not every model server does. `all`: also schemas without `strict`, and
-    `json_object`. `off`: none. An answer that does not match fails with `JSON_PARSE_FAILED`.
+    `json_object`. `off`: none. An answer that does not match fails with `JSON_PARSE_FAILED`. `repair`: as `strict`, and the model
+    is asked once more, with the errors, if no output was shown yet; this can cost twice as much. Requests can override it
+    (`repair`, `X-Fairlane-Repair`).
     """
 
-    structured_repair: bool = False
-    """Whether a model is asked once more for an answer that does not match its schema, with the errors, if no output was shown
-    yet. Such tasks can cost twice as much, and show nothing before their end unless they stream. Requests can override it
-    (`repair`, `X-Fairlane-Repair`).
+    hosted_tools: Literal["reject", "drop"] = "reject"
+    """How `/v1/responses` treats tools that only their provider can run (`web_search`, `image_generation`, `mcp` and others):
+    requests with one are rejected with 400, or the model is not offered it.
     """
 
     archive: Literal["off", "results", "requests"] = "off"

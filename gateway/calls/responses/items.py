@@ -8,10 +8,11 @@ noted (`Conversation.extended`): workers for Anthropic get signed thoughts back,
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
-from msgspec import Raw
+from msgspec import Raw, json
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.responses import shapes
+from fairlane.gateway.calls.responses.tools import Tools
 from fairlane.gateway.calls.shapes import (
     NOT_HERE,
     NULL,
@@ -29,13 +30,20 @@ from fairlane.gateway.calls.shapes import (
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
 from fairlane.streaming.views.choice import THOUGHTS
 from fairlane.streaming.views.responses.thoughts import unsealed
+from fairlane.streaming.views.responses.tools import INPUT, SEARCH, function_name
 
 _kind = Decoder(shapes.Kind)
 _items = Decoder(list[Raw])
-_message, _call, _output = (
+_message, _call, _custom_call, _search_call = (
     Decoder(shapes.Message),
     Decoder(shapes.FunctionCall),
-    Decoder(shapes.FunctionCallOutput),
+    Decoder(shapes.CustomCall),
+    Decoder(shapes.SearchCall),
+)
+_output, _found, _additional = (
+    Decoder(shapes.CallOutput),
+    Decoder(shapes.SearchOutput),
+    Decoder(shapes.AdditionalTools),
 )
 _reasoning, _reference = Decoder(shapes.Reasoning), Decoder(shapes.Reference)
 _user = Decoder(list[shapes.InputText | shapes.InputImage | shapes.InputFile | shapes.InputAudio])
@@ -73,9 +81,10 @@ class _Turn:
 class Conversation:
     """The messages of one request, put together."""
 
-    def __init__(self, budget: SizeLimit, known: Mapping[str, bytes]) -> None:
+    def __init__(self, budget: SizeLimit, known: Mapping[str, bytes], tools: Tools) -> None:
         self._budget = budget
         self._known = known
+        self._tools = tools
         self._turn = _Turn()
         self._kept_here = False
         self.messages: list[bytes] = []
@@ -113,9 +122,27 @@ class Conversation:
         if item_type == "message":
             self._add_message(read(raw, _message, place), place)
         elif item_type == "function_call":
-            self._add_call(read(raw, _call, place), place)
-        elif item_type == "function_call_output":
-            self._add_output(read(raw, _output, place), place)
+            call = read(raw, _call, place)
+            name = function_name(call.name, call.namespace or "")
+            self._add_call(call, name, string(call.arguments, f"{place}.arguments"), place)
+        elif item_type == "custom_tool_call":
+            custom = read(raw, _custom_call, place)
+            name = function_name(custom.name, custom.namespace or "")
+            arguments = json_object(**{INPUT: string(custom.input, f"{place}.input")})
+            self._add_call(custom, name, self._escaped(arguments), place)
+        elif item_type == "tool_search_call":
+            search = read(raw, _search_call, place)
+            self._add_call(search, SEARCH, self._escaped(bytes(search.arguments)), place)
+        elif item_type in ("function_call_output", "custom_tool_call_output"):
+            output = read(raw, _output, place)
+            content = self._content(output.output, _result, f"{place}.output", of_tool=True)
+            self._add_output(output, content, place)
+        elif item_type == "tool_search_output":
+            found = read(raw, _found, place)
+            names = self._tools.add(found.tools, f"{place}.tools")
+            self._add_output(found, self._escaped(json.encode(names)), place)
+        elif item_type == "additional_tools":
+            self._tools.add(read(raw, _additional, place).tools, f"{place}.tools")
         elif item_type == "reasoning":
             self._add_reasoning(read(raw, _reasoning, place), place)
         elif item_type == "item_reference":
@@ -172,24 +199,21 @@ class Conversation:
         content = turn.content or (NULL if turn.calls else EMPTY_STRING)
         self.messages.append(join_object([("role", b'"assistant"'), ("content", bytes(content)), *more]))
 
-    def _add_call(self, call: shapes.FunctionCall, place: str) -> None:
-        _check_caller(call, place)
-        if call.is_async:
-            raise invalid(f"{place}.async", NOT_HERE)
-        function = [
-            ("name", string(call.name, f"{place}.name")),
-            ("arguments", string(call.arguments, f"{place}.arguments")),
-        ]
-        call_id = string(call.call_id, f"{place}.call_id")
-        raw = join_object([("id", call_id), ("type", b'"function"'), ("function", join_object(function))])
-        self._turn_at(_Part.CALLS).calls.append(raw)
+    def _escaped(self, raw: bytes) -> bytes:
+        """Return JSON as a JSON text. Raise ApiError(413)."""
+        self._budget.check_escaped(Raw(raw))
+        return json_string(raw.decode())
 
-    def _add_output(self, output: shapes.FunctionCallOutput, place: str) -> None:
+    def _add_call(self, call: shapes.Called, name: str, arguments: bytes, place: str) -> None:
+        _check_caller(call, place)
+        function = json_object(name=name, arguments=arguments)
+        call_id = string(call.call_id, f"{place}.call_id")
+        self._turn_at(_Part.CALLS).calls.append(json_object(id=call_id, type="function", function=function))
+
+    def _add_output(self, output: shapes.Called, content: bytes, place: str) -> None:
         """Add the result of a call; the call has the name."""
         _check_caller(output, place)
-        call_id = string(output.call_id, f"{place}.call_id")
-        content = self._content(output.output, _result, f"{place}.output", of_tool=True)
-        self._add("tool", content, ("tool_call_id", call_id))
+        self._add("tool", content, ("tool_call_id", string(output.call_id, f"{place}.call_id")))
 
     def _add_reasoning(self, item: shapes.Reasoning, place: str) -> None:
         """Sealed thoughts are passed back unchanged, others as text."""
@@ -235,8 +259,6 @@ class Conversation:
 def _part(part: object, place: str) -> bytes:
     """Return a part as chat has it."""
     assert isinstance(part, shapes.Part)
-    if not is_null(part.prompt_cache_breakpoint):
-        raise invalid(f"{place}.prompt_cache_breakpoint", NOT_HERE)
     if isinstance(part, shapes.InputText):
         return json_object(type="text", text=string(part.text, f"{place}.text"))
     if isinstance(part, shapes.OutputText):
@@ -292,7 +314,7 @@ def _check_id(raw: Raw, place: str, instead: str) -> None:
 
 
 def _check_caller(item: shapes.Called, place: str) -> None:
-    if not is_null(item.namespace):
-        raise invalid(f"{place}.namespace", NOT_HERE)
+    if item.is_async:
+        raise invalid(f"{place}.async", NOT_HERE)
     if not is_null(item.caller) and read(item.caller, _typed, f"{place}.caller").type != "direct":
         raise invalid(f"{place}.caller", "only tools that the model calls itself are known here")

@@ -12,13 +12,15 @@ from fairlane.gateway.calls.responses.echo import DEFAULTS, new_echo, whole_echo
 from fairlane.gateway.calls.responses.items import Conversation
 from fairlane.gateway.calls.responses.settings import read_included, read_output, read_settings
 from fairlane.gateway.calls.responses.stored_input import stored_items
-from fairlane.gateway.calls.responses.tools import Tools, read_choice, read_tools
+from fairlane.gateway.calls.responses.tools import HostedTools, Tools, read_choice
 from fairlane.gateway.calls.shapes import MAX_BYTES, NOT_HERE, SizeLimit, invalid, is_empty, is_null, read
 from fairlane.gateway.errors import too_large
 from fairlane.streaming.jsontext import kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 
 _READ = frozenset({"model", "input", "include", "stream", "stream_options", *DEFAULTS})
+_IGNORED = frozenset({"access_programs", "client_metadata", "prompt_cache_options"})
+"""Bookkeeping: nothing of an answer depends on it."""
 MAX_REFERENCES = 1000
 """Items that are looked up for one request."""
 _MAX_ID = 256
@@ -97,23 +99,28 @@ def chat_of(
     most: int = MAX_BYTES,
     history: Sequence[bytes] = (),
     known: Mapping[str, bytes] | None = None,
+    hosted_tools: HostedTools = "reject",
 ) -> ResponsesRequest:
     """Return the chat request of a Responses request.
 
     `store`: whether the response is kept, whatever the request says. `history`: items that come before its input, of
     `previous_response_id`: those of its input and of its output, oldest first. `known`: items by the ids that
-    `StorageOptions.references` names. Raise ApiError: 400 that names what cannot be said, 413 for more than `most` bytes.
+    `StorageOptions.references` names. `hosted_tools`: the setting. Raise ApiError: 400 that names what cannot be said, 413 for
+    more than `most` bytes.
     """
     given, known = given_fields(fields), known or {}
     for name, raw in given.items():
-        if name not in _READ and not is_empty(raw):
+        if name not in _READ and name not in _IGNORED and not is_empty(raw):
             raise invalid(name, NOT_HERE)
     echo = new_echo(given, store=store)
     chat: RawObject = {}
     if "model" in given:
         chat["model"] = given["model"]
     budget = SizeLimit(most)
-    conversation = Conversation(budget, known)
+    tools = Tools(hosted_tools)
+    if "tools" in given:
+        tools.add(given["tools"], "tools")
+    conversation = Conversation(budget, known, tools)
     if "instructions" in given:
         conversation.add_instructions(given["instructions"])
     conversation.add_history(history, "previous_response_id")
@@ -127,7 +134,6 @@ def chat_of(
     extended = conversation.extended
     del conversation
     read_settings(given, chat, echo)
-    tools = read_tools(given["tools"]) if "tools" in given else Tools({}, {})
     read_choice(given.get("tool_choice"), tools, chat, echo)
     if "parallel_tool_calls" in given:
         read(given["parallel_tool_calls"], _flag, "parallel_tool_calls")

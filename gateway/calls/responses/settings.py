@@ -19,6 +19,10 @@ from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of,
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 SUMMARIES = ("auto", "concise", "detailed")
 VERBOSITIES = ("low", "medium", "high")
+TRUNCATIONS = ("auto", "disabled")
+"""`auto` permits to shorten an input that is too long; this never happens here."""
+CONTEXTS = ("auto", "all_turns")
+"""All thoughts of the input are passed on."""
 LOGPROBS = "message.output_text.logprobs"
 INCLUDED = frozenset({LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url"})
 """Valid values of `include`; the last two are always included."""
@@ -51,10 +55,8 @@ def read_settings(given: RawObject, chat: RawObject, echo: dict[str, bytes]) -> 
                 raise invalid(name, f"must be a whole number from 1 to {MAX_OUTPUT_TOKENS}")
             if word:
                 chat[word] = given[name]
-    if "truncation" in given and read(given["truncation"], _name, "truncation") != "disabled":
-        raise invalid(
-            "truncation", "must be disabled: nothing is left out of an input here; send fewer items"
-        )
+    if "truncation" in given and read(given["truncation"], _name, "truncation") not in TRUNCATIONS:
+        raise invalid("truncation", f"must be one of {', '.join(TRUNCATIONS)}")
     if "metadata" in given:
         _check_metadata(read(given["metadata"], _pairs, "metadata"))
     if (
@@ -88,7 +90,7 @@ def _reasoning(thinking: shapes.Thinking, chat: RawObject, echo: dict[str, bytes
     for name, value in (("summary", thinking.summary), ("generate_summary", thinking.generate_summary)):
         if value not in (None, *SUMMARIES):
             raise invalid(f"reasoning.{name}", f"must be one of {', '.join(SUMMARIES)}")
-    if thinking.context not in (None, "auto"):
+    if thinking.context not in (None, *CONTEXTS):
         raise invalid("reasoning.context", NOT_HERE)
     if thinking.mode not in (None, "standard"):
         raise invalid("reasoning.mode", NOT_HERE)

@@ -19,11 +19,14 @@ class Kind(Struct):
 
 
 class Item(StrictStruct, kw_only=True):
-    """`id` and `status` are bookkeeping: a model sees neither."""
+    """The members here are bookkeeping: a model sees none of them. The last one is Codex's."""
 
     type: str | None = None
     id: str | None = None
     status: str | None = None
+    created_by: Raw = NULL
+    metadata: Raw = NULL
+    internal_chat_message_metadata_passthrough: Raw = NULL
 
 
 class Message(Item, kw_only=True):
@@ -35,21 +38,42 @@ class Message(Item, kw_only=True):
 class Called(Item, kw_only=True):
     """An item of a tool, with its caller."""
 
-    caller: Raw = NULL
-    namespace: Raw = NULL
-
-
-class FunctionCall(Called, kw_only=True):
     call_id: Raw
-    name: Raw
-    arguments: Raw
+    caller: Raw = NULL
+    namespace: str | None = None
     is_async: bool | None = field(name="async", default=None)
 
 
-class FunctionCallOutput(Called, kw_only=True):
-    call_id: Raw
+class FunctionCall(Called, kw_only=True):
+    name: str
+    arguments: Raw
+
+
+class CustomCall(Called, kw_only=True):
+    name: str
+    input: Raw
+
+
+class SearchCall(Called, kw_only=True):
+    arguments: Raw
+    execution: str | None = None
+
+
+class CallOutput(Called, kw_only=True):
+    """The result of a function or of a custom tool."""
+
     output: Raw
     name: Raw = NULL
+
+
+class SearchOutput(Called, kw_only=True):
+    tools: Raw
+    execution: str | None = None
+
+
+class AdditionalTools(Item, kw_only=True):
+    tools: Raw
+    role: str | None = None
 
 
 class Reasoning(Item, kw_only=True):
@@ -117,30 +141,62 @@ class SummaryText(StrictStruct, tag_field="type", tag="summary_text"):
 # ---- what else a request says ----------
 
 
-class Tool(StrictStruct):
+class ClientTool(StrictStruct, kw_only=True):
+    """A tool that the client runs. `defer_loading` is ignored, as a model is offered all tools, and so is `output_schema`."""
+
     type: str
     name: Raw
-    parameters: Raw = NULL
-    strict: bool | None = None
     description: Raw = NULL
     defer_loading: bool | None = None
     allowed_callers: Raw = NULL
-    output_schema: Raw = NULL
     is_async: bool | None = field(name="async", default=None)
 
 
-class Choice(StrictStruct):
-    """`function` with its name, or `allowed_tools`."""
+class Tool(ClientTool, kw_only=True):
+    parameters: Raw = NULL
+    strict: bool | None = None
+    output_schema: Raw = NULL
 
+
+class Custom(ClientTool, kw_only=True):
+    format: Raw = NULL
+
+
+class CustomFormat(StrictStruct):
     type: str
-    name: str | None = None
-    mode: str | None = None
-    tools: Raw = NULL
+    syntax: str = ""
+    definition: Raw = NULL
 
 
-class Named(StrictStruct):
+class Namespace(StrictStruct):
     type: str
     name: str
+    tools: Raw
+    description: Raw = NULL
+
+
+class Search(StrictStruct):
+    type: str
+    execution: str | None = None
+    description: Raw = NULL
+    parameters: Raw = NULL
+
+
+class WebSearch(Struct):
+    external_web_access: bool | None = None
+
+
+class Named(StrictStruct, kw_only=True):
+    type: str
+    name: str | None = None
+    namespace: str | None = None
+
+
+class Choice(Named, kw_only=True):
+    """`function` or `custom` with its name, or `allowed_tools`."""
+
+    mode: str | None = None
+    tools: Raw = NULL
 
 
 class Text(StrictStruct):

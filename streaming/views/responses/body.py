@@ -4,6 +4,7 @@ from fairlane.streaming.events import Event
 from fairlane.streaming.views.blocks.stream import first_of
 from fairlane.streaming.views.responses.items import IN_PROGRESS, items_of
 from fairlane.streaming.views.responses.response import Ended, is_summarised, response
+from fairlane.streaming.views.responses.tools import Tools
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import responses_usage
@@ -31,8 +32,8 @@ class ResponsesBodyView(ResultView):
 
     def output(self) -> list[bytes]:
         """Return the output items, each one line of JSON, with their ids."""
-        last, summarised = self._state().last, is_summarised(self._echo)
-        return items_of(first_of(self.choices()), self.info.task_id, last, summarised=summarised)
+        last, tools, summarised = self._state().last, Tools(self._echo), is_summarised(self._echo)
+        return items_of(first_of(self.choices()), self.info.task_id, last, tools, summarised=summarised)
 
     def _state(self) -> Ended:
         if self._last is None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from fairlane.streaming.jsontext import EMPTY_STRING, items, json_string, members, one_line, string_or_none
 from fairlane.streaming.views.choice import Choice, thoughts_of
 from fairlane.streaming.views.responses.thoughts import sealed, signed, text_of
+from fairlane.streaming.views.responses.tools import Tools
 
 NO_ARGUMENTS = b'"{}"'
 """Those of a call that has none: clients read them as JSON."""
@@ -20,7 +21,7 @@ class Ids:
         self._counts: dict[bytes, int] = {}
 
     def next(self, kind: bytes) -> bytes:
-        """An id as JSON; `kind` is msg, fc or rs."""
+        """An id as JSON; `kind` is msg, rs, or that of a tool."""
         count = self._counts.get(kind, 0)
         self._counts[kind] = count + 1
         return b'"%b_%b_%d"' % (kind, self._task_id, count)
@@ -59,16 +60,6 @@ def reasoning(item_id: bytes, parts: Sequence[bytes], seal: bytes, *, summarised
     return b'{"id":%b,"type":"reasoning","summary":[],"content":[%b]%b}' % (item_id, told, seal)
 
 
-def call(item_id: bytes, call_id: bytes, name: bytes, arguments: bytes, status: bytes) -> bytes:
-    return b'{"id":%b,"type":"function_call","status":"%b","call_id":%b,"name":%b,"arguments":%b}' % (
-        item_id,
-        status,
-        call_id,
-        name,
-        arguments,
-    )
-
-
 def logprobs_of(found: bytes | None) -> list[bytes]:
     """The tokens of chat's log probabilities, each one line."""
     return [one_line(raw) for raw in items((members(found) or {}).get("content")) or ()]
@@ -86,7 +77,7 @@ def called(raw: bytes, number: int) -> tuple[bytes, bytes, bytes]:
     )
 
 
-def items_of(choice: Choice, task_id: str, last: bytes, *, summarised: bool) -> list[bytes]:
+def items_of(choice: Choice, task_id: str, last: bytes, tools: Tools, *, summarised: bool) -> list[bytes]:
     """A choice as items: thoughts, the message, calls; `last` is the status of the last of them."""
     ids, told = Ids(task_id), []
     thoughts = signed(thoughts_of(choice.message))
@@ -104,8 +95,10 @@ def items_of(choice: Choice, task_id: str, last: bytes, *, summarised: bool) -> 
         parts.append(refusal_part(text))
     if parts:
         told.append(message(ids.next(b"msg"), parts, COMPLETED if calls else last))
-    for number, one in enumerate(calls, 1):
-        told.append(call(ids.next(b"fc"), *one, last if number == len(calls) else COMPLETED))
+    for number, (call_id, name, arguments) in enumerate(calls, 1):
+        tool = tools.find(name)
+        status, content = last if number == len(calls) else COMPLETED, tool.content_of(arguments)
+        told.append(tool.call(ids.next(tool.id_kind), call_id, content, status))
     return told
 
 

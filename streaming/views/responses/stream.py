@@ -11,6 +11,7 @@ from fairlane.streaming.views.choice import Choice, choices_of_result, thoughts_
 from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
 from fairlane.streaming.views.responses.response import Ended, is_summarised, response
 from fairlane.streaming.views.responses.thoughts import sealed, signed, text_of
+from fairlane.streaming.views.responses.tools import Tool, Tools
 from fairlane.streaming.views.sse import DONE, KEEPALIVE, error_body
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import responses_usage
@@ -22,7 +23,7 @@ _QUEUED = 1
 class _Item:
     """The item that is under way."""
 
-    __slots__ = ("call_id", "id", "kind", "logprobs", "name", "parts", "so_far", "thoughts")
+    __slots__ = ("call_id", "id", "kind", "logprobs", "parts", "so_far", "thoughts", "tool")
 
     def __init__(self, kind: str, item_id: bytes) -> None:
         self.kind = kind
@@ -34,7 +35,7 @@ class _Item:
         self.logprobs: list[bytes] = []
         self.thoughts: list[bytes] = []
         """Signed ones."""
-        self.call_id = self.name = EMPTY_STRING
+        self.call_id, self.tool = EMPTY_STRING, Tool()
 
 
 class ResponsesStreamView(BlockStreamView):
@@ -62,7 +63,7 @@ class ResponsesStreamView(BlockStreamView):
         self._begun: TaskInfo | None = None
         """What was known at the first `start`, while that was not drawn."""
         self._opened = self._progress = False
-        self._ids = Ids(info.task_id)
+        self._ids, self._tools_called = Ids(info.task_id), Tools(echo)
         self._summarised = is_summarised(echo)
         self._output: list[bytes] = []
         self._item: _Item | None = None
@@ -148,10 +149,7 @@ class ResponsesStreamView(BlockStreamView):
             return b""
         frames = self._end_part()
         if item.kind == "call":
-            if not item.so_far:
-                frames += self._arguments(told.NO_ARGUMENTS)
-            arguments = b'"%b"' % bytes(item.so_far)
-            frames += self._of_item(b"response.function_call_arguments.done", b'"arguments":%b' % arguments)
+            frames += self._end_arguments(item)
         whole = self._whole_item(item, item.parts, status)
         self._open, self._item = "", None
         done = self._event(
@@ -167,7 +165,21 @@ class ResponsesStreamView(BlockStreamView):
         if item.kind == "reasoning":
             seal = sealed(item.thoughts) if item.thoughts else b""
             return told.reasoning(item.id, parts, seal, summarised=self._summarised)
-        return told.call(item.id, item.call_id, item.name, b'"%b"' % bytes(item.so_far), status)
+        content = item.tool.content_of(b'"%b"' % bytes(item.so_far))
+        return item.tool.call(item.id, item.call_id, content, status)
+
+    def _end_arguments(self, item: _Item) -> bytes:
+        """Return the last events of a call before its item is whole. A custom tool shows its input here, when it is known."""
+        frames = b"" if item.so_far else self._arguments(told.NO_ARGUMENTS)
+        content = item.tool.content_of(b'"%b"' % bytes(item.so_far))
+        if item.tool.item == b"function_call":
+            return frames + self._of_item(
+                b"response.function_call_arguments.done", b'"arguments":%b' % content
+            )
+        if item.tool.item == b"custom_tool_call":
+            frames = self._of_item(b"response.custom_tool_call_input.delta", b'"delta":%b' % content)
+            return frames + self._of_item(b"response.custom_tool_call_input.done", b'"input":%b' % content)
+        return b""
 
     def _part_event(self, suffix: bytes, part: bytes) -> bytes:
         assert self._item is not None
@@ -271,15 +283,18 @@ class ResponsesStreamView(BlockStreamView):
         )
 
     def _begin_call(self, call_id: bytes, name: bytes) -> bytes:
-        item_id = self._ids.next(b"fc")
-        frames = self._begin("call", item_id, told.call(item_id, call_id, name, EMPTY_STRING, IN_PROGRESS))
+        tool = self._tools_called.find(name)
+        item_id = self._ids.next(tool.id_kind)
+        frames = self._begin("call", item_id, tool.call(item_id, call_id, tool.empty, IN_PROGRESS))
         assert self._item is not None
-        self._item.call_id, self._item.name, self._open = call_id, name, "tool"
+        self._item.call_id, self._item.tool, self._open = call_id, tool, "tool"
         return frames
 
     def _arguments(self, delta: bytes) -> bytes:
         assert self._item is not None
         self._item.so_far += memoryview(delta)[1:-1]
+        if self._item.tool.item != b"function_call":
+            return b""
         return self._of_item(b"response.function_call_arguments.delta", b'"delta":%b' % delta)
 
     def _end_call(self) -> bytes:

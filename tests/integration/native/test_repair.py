@@ -139,7 +139,7 @@ async def test_what_is_not_repaired(shared_gateway: Start, body: dict[str, Any],
 async def test_a_stream_whose_pieces_were_shown_is_not_and_one_that_has_shown_nothing_is(
     shared_gateway: Start,
 ) -> None:
-    async with shared_gateway(structured_repair=True) as talk, talk.worker2(["m"]) as worker:
+    async with shared_gateway(structured_output="repair") as talk, talk.worker2(["m"]) as worker:
         async with talk.events("/api/openai", json={**CHAT, "stream": True}) as reader:
             await in_pieces(worker, await worker.take(), BAD)
             seen = await reader.rest()

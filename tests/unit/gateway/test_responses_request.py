@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from refused import refused
 
 from fairlane.gateway.calls.responses.echo import MAX_ECHO
 from fairlane.gateway.calls.responses.request import (
@@ -85,6 +86,10 @@ def plain(words: str) -> dict[str, Any]:
 def first(part: Any, role: str = "user") -> dict[str, Any]:
     """A request whose first message holds this part."""
     return {"input": [{"role": role, "content": [part]}]}
+
+
+def group(name: str, *tools: Any) -> dict[str, Any]:
+    return {"type": "namespace", "name": name, "description": "d", "tools": list(tools)}
 
 
 def thought(words: str, **more: Any) -> dict[str, Any]:
@@ -204,6 +209,107 @@ def test_what_a_user_says(parts: list[Any], content: Any, extended: bool) -> Non
     assert ("anthropic" in found) is extended
 
 
+PATCH = {
+    "type": "custom",
+    "name": "patch",
+    "description": "Edit.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'},
+}
+TEXT_SCHEMA = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+def test_tools_that_a_client_runs_are_functions_of_chat() -> None:
+    search = {"type": "tool_search", "execution": "client", "description": "Find.", "parameters": SCHEMA}
+    clocks = group(
+        "clocks__", {**CLOCK, "defer_loading": True, "output_schema": {}}, {**PATCH, "format": None}
+    )
+    long = group("n" * 40, {**CLOCK, "name": "f" * 40})
+    tools = [TOOL, PATCH, search, clocks, long, {"type": "tool_search"}]
+    functions = {one["function"]["name"]: one["function"] for one in chat(tools=tools)["tools"]}
+    last = list(functions)[-1]
+    assert list(functions) == ["weather", "patch", "tool_search", "clocks__clock", "clocks__patch", last]
+    assert len(last) == 64
+    assert last.startswith("n" * 40 + "__fff")
+    assert functions["tool_search"] == {"name": "tool_search", "description": "Find.", "parameters": SCHEMA}
+    assert functions["patch"]["parameters"] == functions["clocks__patch"]["parameters"] == TEXT_SCHEMA
+    assert functions["patch"]["description"].startswith("Edit.\n\n")
+    assert functions["patch"]["description"].endswith('(lark):\nstart: "x"')
+    assert echo(tools=tools)["tools"][1:] == tools[1:5]
+    chosen = chat(tools=tools, tool_choice={"type": "custom", "name": "patch"})
+    assert chosen["tool_choice"] == {"type": "function", "function": {"name": "patch"}}
+
+
+def test_tools_come_within_the_input_and_their_calls_go_back_as_functions() -> None:
+    found = chat(
+        input=[
+            {"type": "additional_tools", "role": "developer", "tools": [group("a", TOOL), PATCH]},
+            *HI,
+            {**CALL, "namespace": "a"},
+            {"type": "custom_tool_call", "call_id": "t2", "name": "patch", "input": 'a "b"'},
+            {"type": "tool_search_call", "call_id": "t3", "execution": "client", "arguments": {"query": "x"}},
+            {"type": "function_call_output", "call_id": "t1", "output": "sunny"},
+            {"type": "custom_tool_call_output", "call_id": "t2", "output": [text("done")]},
+            {"type": "tool_search_output", "call_id": "t3", "tools": [CLOCK, PATCH]},
+        ]
+    )
+    assert [one["function"]["name"] for one in found["tools"]] == ["a__weather", "patch", "clock"]
+    calls = found["messages"][1]["tool_calls"]
+    assert [
+        (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls
+    ] == [
+        ("t1", "a__weather", {"city": "Köln"}),
+        ("t2", "patch", {"input": 'a "b"'}),
+        ("t3", "tool_search", {"query": "x"}),
+    ]
+    assert [(message["tool_call_id"], message["content"]) for message in found["messages"][2:]] == [
+        ("t1", "sunny"),
+        ("t2", "done"),
+        ("t3", '["clock","patch"]'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tool", "hosted", "dropped"),
+    [
+        ({"type": "web_search"}, "reject", False),
+        ({"type": "web_search"}, "drop", True),
+        ({"type": "web_search", "external_web_access": False}, "reject", True),
+        ({"type": "image_generation", "size": "auto"}, "drop", True),
+        ({"type": "mcp", "server_label": "x"}, "reject", False),
+    ],
+)  # fmt: skip
+def test_a_tool_that_only_its_provider_runs_is_rejected_or_dropped(
+    tool: Any, hosted: Any, dropped: bool
+) -> None:
+    def asked(**more: Any) -> Any:
+        return chat_of(fields_of({"model": "m", "input": "hi", "tools": [tool], **more}), hosted_tools=hosted)
+
+    if dropped:
+        assert "tools" not in asked().fields
+        assert json.loads(asked().echo)["tools"] == []
+        assert refused(lambda: asked(tool_choice="required")).param == "tool_choice"
+    else:
+        assert refused(asked).param == "tools[0].type"
+
+
+def test_bookkeeping_is_ignored() -> None:
+    more = {
+        "client_metadata": {"a": 1},
+        "access_programs": ["x"],
+        "prompt_cache_options": {"mode": "explicit"},
+    }
+    assert chat(**more, truncation="auto", reasoning={"context": "all_turns"}) == chat()
+    assert echo(truncation="auto")["truncation"] == "auto"
+    item = text("x", prompt_cache_breakpoint={"mode": "explicit"})
+    kept = {"metadata": {"a": 1}, "internal_chat_message_metadata_passthrough": {"turn_id": "a"}}
+    assert messages({**user(item), "id": "m", **kept}) == [{"role": "user", "content": "x"}]
+
+
 def test_items_of_one_turn_are_one_message() -> None:
     told = messages(
         {"role": "developer", "content": "Be brief."},
@@ -289,11 +395,9 @@ def test_a_result_with_an_image_is_said_as_chat_can_say_it() -> None:
         ({"input": [{"role": "user", "content": 7}]}, "input[0].content"),
         ({"input": [{"role": "user", "content": "x", "name": "n"}]}, "input[0].name"),
         ({"input": [{"type": "web_search_call", "id": "ws", "status": "completed"}]}, "input[0].type"),
-        ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "n", "input": "i"}]}, "input[0].type"),
         ({"input": [{"type": "item_reference", "id": "msg_x_0"}]}, "input[0].id"),
         ({"input": [{"id": "msg_x_0"}]}, "input[0].id"),
         ({"input": [{}]}, "input[0].id"),
-        ({"input": [{**CALL, "namespace": "n"}]}, "input[0].namespace"),
         ({"input": [{**CALL, "caller": {"type": "program", "caller_id": "c"}}]}, "input[0].caller"),
         ({"input": [{**CALL, "async": True}]}, "input[0].async"),
         ({"input": [{**CALL, "arguments": {}}]}, "input[0].arguments"),
@@ -303,7 +407,6 @@ def test_a_result_with_an_image_is_said_as_chat_can_say_it() -> None:
         ({"input": [thought("x", encrypted_content="fairlane1.%%")]}, "input[0].encrypted_content"),
         ({"input": [{"type": "reasoning", "summary": [{"type": "summary_text"}]}]}, "input[0].summary[0].text"),
         (first(text("x", flavour=1)), f"{PART}.flavour"),
-        (first(text("x", prompt_cache_breakpoint={"mode": "explicit"})), f"{PART}.prompt_cache_breakpoint"),
         (first(output("x")), f"{PART}.type"),
         (first(text("x"), "assistant"), f"{PART}.type"),
         (first({"type": "input_image", "image_url": PNG}, "system"), f"{PART}.type"),
@@ -322,7 +425,7 @@ def test_a_result_with_an_image_is_said_as_chat_can_say_it() -> None:
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": "9"}, "max_output_tokens"),
         ({"max_tool_calls": 0}, "max_tool_calls"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "always"}, "truncation"),
         ({"metadata": {"a": 1}}, "metadata[...]"),
         ({"metadata": {"a": "x" * 513}}, "metadata.a"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
@@ -333,14 +436,15 @@ def test_a_result_with_an_image_is_said_as_chat_can_say_it() -> None:
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
         ({"stream_options": {"include_usage": True}}, "stream_options.include_usage"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"type": "custom", "name": "x"}]}, "tools[0].type"),
-        ({"tools": [{"type": "namespace", "name": "x", "tools": [TOOL]}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom", "name": "x", "parameters": {}}]}, "tools[0].parameters"),
+        ({"tools": [{"type": "custom", "name": "x", "format": {"type": "grammar"}}]}, "tools[0].format.definition"),
+        ({"tools": [group("a", {"type": "web_search"})]}, "tools[0].tools[0].type"),
+        ({"tools": [group("a", TOOL), {**TOOL, "name": "a__weather"}]}, "tools[1].name"),
+        ({"input": [{"type": "additional_tools", "tools": [{"type": "mcp"}]}]}, "input[0].tools[0].type"),
         ({"tools": [TOOL, {"type": "function"}]}, "tools[1].name"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tools": [{**TOOL, "parameters": "x"}]}, "tools[0].parameters"),
-        ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading"),
         ({"tools": [{**TOOL, "allowed_callers": ["programmatic"]}]}, "tools[0].allowed_callers"),
-        ({"tools": [{**TOOL, "output_schema": {}}]}, "tools[0].output_schema"),
         ({"tools": [{**TOOL, "async": True}]}, "tools[0].async"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "maybe"}, "tool_choice"),
@@ -355,13 +459,12 @@ def test_a_result_with_an_image_is_said_as_chat_can_say_it() -> None:
         ({"text": {"verbosity": "huge"}}, "text.verbosity"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"reasoning": {"summary": "some"}}, "reasoning.summary"),
-        ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
+        ({"reasoning": {"context": "current_turn"}}, "reasoning.context"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"moderation": {"model": "x"}}, "moderation"),
-        ({"prompt_cache_options": {"mode": "explicit"}}, "prompt_cache_options"),
         ({"messages": HI}, "messages"),
         ({"stop": "x"}, "stop"),
         ({"n": 2}, "n"),

@@ -85,19 +85,19 @@ def check_order(told: list[Any]) -> None:
             done = data["item"]
             assert part is None
             assert {**item, **done} == done
-            if item["type"] == "function_call":
-                assert done["arguments"] == text
+            if item["type"] in ("function_call", "custom_tool_call"):
+                assert done.get("arguments", done.get("input")) == text
             else:
                 assert [*(done.get("content") or ()), *(done.get("summary") or ())] == parts
             items.append(done)
             item, text = None, ""
             continue
         assert data["item_id"] == item["id"]
-        if "function_call" in kind:
+        if "_call_" in kind:
             if kind.endswith(".delta"):
                 text += data["delta"]
             else:
-                assert data["arguments"] == text
+                assert data.get("arguments", data.get("input")) == text
             continue
         index = data.get("content_index", data.get("summary_index"))
         assert index == len(parts)

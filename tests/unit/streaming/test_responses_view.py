@@ -65,6 +65,59 @@ def result(message: dict[str, Any], finish: str = "stop", **choice: Any) -> dict
     return {"choices": [{"index": 0, "message": message, "finish_reason": finish, **choice}]}
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_call_comes_back_as_the_tool_that_was_offered(whole: bool) -> None:
+    tools = [
+        {"type": "custom", "name": "patch"},
+        {"type": "tool_search", "execution": "client"},
+        {
+            "type": "namespace",
+            "name": "a",
+            "description": "d",
+            "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "g"}],
+        },
+    ]
+    echo = ECHO.replace(b'"tools":[]', b'"tools":%b' % json.dumps(tools, separators=(",", ":")).encode())
+    said_ = [
+        (
+            "patch",
+            '{"input": "a\\n\\u2028\\"b"}',
+            {"type": "custom_tool_call", "name": "patch", "input": 'a\n\u2028"b'},
+        ),
+        ("patch", '{"inp', {"type": "custom_tool_call", "name": "patch", "input": '{"inp'}),
+        (
+            "tool_search",
+            '{"query": 1}',
+            {"type": "tool_search_call", "execution": "client", "arguments": {"query": 1}},
+        ),
+        ("tool_search", "", {"type": "tool_search_call", "execution": "client", "arguments": {}}),
+        ("a__f", "", {"type": "function_call", "namespace": "a", "name": "f", "arguments": "{}"}),
+        ("a__g", '{"input": ""}', {"type": "custom_tool_call", "namespace": "a", "name": "g", "input": ""}),
+        ("f", "{}", {"type": "function_call", "name": "f", "arguments": "{}"}),
+    ]
+    log = Log().start()
+    calls = []
+    for index, (name, arguments, _) in enumerate(said_):
+        calls.append(
+            {"id": f"c{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        )
+        if not whole:
+            log.chunk("tool", [call(index, arguments[:4], id=f"c{index}", name=name)])
+            log.chunk("tool", [call(index, arguments[4:])])
+    log.done(result({"content": None, "tool_calls": calls}, "tool_calls") if whole else None)
+    shown = streamed(log, echo=echo)["output"]
+    kinds = {"custom_tool_call": "ctc", "tool_search_call": "tsc", "function_call": "fc"}
+    assert [one["id"].split("_")[0] for one in shown] == [kinds[one["type"]] for _, _, one in said_]
+    assert shown == [
+        {"id": one["id"], "status": "completed", "call_id": f"c{index}", **expected}
+        for index, (one, (_, _, expected)) in enumerate(zip(shown, said_, strict=True))
+    ]
+    view = ResponsesBodyView(INFO, echo)
+    for event in log.events:
+        view.feed(event)
+    assert json.loads(view.body())["output"] == shown
+
+
 def unsealed(item: dict[str, Any]) -> Any:
     """What goes back to the model of an item with sealed thoughts."""
     found = chat_of({"model": Raw(b'"m"'), "input": Raw(json.dumps([item]).encode())})
