@@ -26,8 +26,8 @@ class EmbeddingBodyView(ResultView):
     def body(self) -> bytes:
         """OpenAI's embeddings object. Raises ResultShapeError.
 
-        1. A result with a list of `data` passes through, byte for byte if its vectors have the asked
-           encoding and it has its usage.
+        1. A result with a list of `data` passes through in the order of `index`, or numbered without one, byte for
+           byte if its vectors have the asked order and encoding and it has its usage.
         2. A list of numbers is one vector, a list of lists several.
         3. Anything else is no embedding.
         """
@@ -44,7 +44,7 @@ class EmbeddingBodyView(ResultView):
             raise self._misfit(result)
         one = kind_of(bytes(memoryview(result)[:64]).lstrip()[1:]) not in ("[", "]")
         vectors = [result] if one else items(result)
-        if vectors is None:
+        if not vectors:
             raise self._misfit(result)
         encoded = []
         for vector in vectors:
@@ -57,21 +57,23 @@ class EmbeddingBodyView(ResultView):
         return self._object(encoded)
 
     def _converted(self, result: bytes, found: dict[str, bytes], data: list[bytes]) -> bytes:
-        changed = False
-        entries = []
-        for entry in data:
-            values: dict[str, bytes] = dict(members(entry) or {})
-            vector = self._encoded(values.get("embedding"))
+        entries = [dict(members(entry) or {}) for entry in data]
+        given = [bytes(entry.get("index", b"")) for entry in entries]
+        places = [b"%d" % place for place in range(len(entries))]
+        if given != places and sorted(given) == sorted(places):  # clients go by position
+            entries.sort(key=lambda entry: int(entry["index"]))
+        changed = given != places
+        for place, entry in zip(places, entries, strict=True):
+            vector = self._encoded(entry.get("embedding"))
             if vector is None:
                 raise ResultShapeError("The worker answered with data that are no embeddings")
-            if vector != bytes(values["embedding"]):
-                values["embedding"] = vector
-                entry = join_object(values.items())
-                changed = True
-            entries.append(entry)
+            changed = changed or vector != bytes(entry["embedding"])
+            entry |= {"index": msgspec.Raw(place), "embedding": msgspec.Raw(vector)}
+        if not entries:
+            raise ResultShapeError("The worker answered with an empty list of embeddings")
         if not changed:
             return with_usage(result, self.usage)
-        found["data"] = b"[%b]" % b",".join(entries)
+        found["data"] = b"[%b]" % b",".join([join_object(entry.items()) for entry in entries])
         return with_usage(join_object(found.items()), self.usage)
 
     def _misfit(self, result: bytes) -> ResultShapeError:

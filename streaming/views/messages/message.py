@@ -231,9 +231,15 @@ class MessagesBodyView(ResultView):
         return _message(self.info, own_id(told.get("id")), content, why, usage)
 
 
+TOO_LONG = "prompt is too long"
+
+
 def error_body(message: str, code: str, request_id: str | None = None, status: int | None = None) -> bytes:
-    """Anthropic's error object for a failure code; `status`: the HTTP status, if not that of the code."""
+    """Anthropic's error object for a failure code; `status`: the HTTP status, if not that of the code. Claude Code shortens a
+    conversation when it reads Anthropic's words for one that is too long."""
     row = failure_row(code)
+    if code == "CONTEXT_LENGTH" and TOO_LONG not in message.lower():
+        message = f"{TOO_LONG}: {message}"
     error = b'{"type":"error","error":{"type":"%b","message":%b,"details":{"error_code":%b}}' % (
         anthropic_kind(status or row.openai).encode(),
         json_string(message),

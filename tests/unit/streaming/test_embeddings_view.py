@@ -32,7 +32,7 @@ def upstream(*embeddings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("encoding_format", "shown"), [("float", VECTOR), ("base64", PACKED)])
-@pytest.mark.parametrize(("result", "count"), [(VECTOR, 1), ([VECTOR, VECTOR], 2), ([], 0)])
+@pytest.mark.parametrize(("result", "count"), [(VECTOR, 1), ([VECTOR, VECTOR], 2)])
 def test_bare_vectors_become_openais_object(
     encoding_format: str, shown: Any, result: Any, count: int
 ) -> None:
@@ -62,6 +62,19 @@ def test_vectors_arrive_in_the_encoding_asked_for(sent: Any, encoding_format: st
         assert raw == json.dumps(result).encode()
 
 
+@pytest.mark.parametrize(("told", "order"), [((1, 0), (1, 0)), ((None, None), (0, 1)), ((0, 0), (0, 1))])
+@pytest.mark.parametrize("encoding_format", ["float", "base64"])
+def test_vectors_stand_in_the_order_of_their_indexes(told: Any, order: Any, encoding_format: str) -> None:
+    result = upstream([0.0], [1.0])
+    for entry, index in zip(result["data"], told, strict=True):
+        entry["index"] = index
+    body = json.loads(raw_body(result, encoding_format))
+    shown = [upstream([float(i)])["data"][0]["embedding"] for i in order]
+    if encoding_format == "base64":
+        shown = [base64.b64encode(struct.pack("<f", *vector)).decode() for vector in shown]
+    assert [(entry["index"], entry["embedding"]) for entry in body["data"]] == list(enumerate(shown))
+
+
 @pytest.mark.parametrize(
     ("result", "came"),
     [
@@ -72,10 +85,12 @@ def test_vectors_arrive_in_the_encoding_asked_for(sent: Any, encoding_format: st
         (7, "a number"),
         (True, "true"),
         (None, "nothing"),
+        ([], "a list"),
         (["a", "b"], "a list"),
         ([[1], ["x"]], "a list"),
         ([None], "a list"),
         *((value, "data that are no embeddings") for value in ({"data": [None, 3, {}]}, upstream(None))),
+        (upstream(), "an empty list of embeddings"),
         *((upstream(text), "data that are no embeddings") for text in ("not base64!", "QUJD")),
     ],
 )

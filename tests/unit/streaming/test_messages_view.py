@@ -193,7 +193,7 @@ def test_a_failure_is_an_error_event_and_the_last(log: Log, kind: str, code: str
         kind,
         {"error_code": code},
     )
-    assert last["error"]["message"]
+    assert last["error"]["message"].startswith("prompt is too long: ") == (code == "CONTEXT_LENGTH")
 
 
 def test_a_stream_that_waits_tells_its_place_in_a_ping() -> None:
