@@ -20,6 +20,7 @@ from fastapi.routing import iter_route_contexts
 from fairlane import __version__
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.limits import LIMIT_HEADERS
 from fairlane.gateway.accounts.tokens import InvalidToken, TokenForbids
 from fairlane.gateway.api import (
     account,
@@ -85,6 +86,18 @@ ROUTERS = (
     (health.router, Access.OPEN),
     (pages.router, Access.PAGE),
 )
+EXPOSED = (
+    *("X-Task-Id", "X-Request-Id", "Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry"),
+    *(
+        "Idempotency-Replayed",
+        "X-Replay-From",
+        "X-Fairlane-Waited-Ms",
+        "X-Fairlane-Ran-Ms",
+        "X-Fairlane-Model",
+    ),
+    *("OpenAI-Processing-Ms", "Content-Range", "Content-Disposition", "Accept-Encoding"),
+)
+"""Headers of answers that pages of other origins can read, besides those of limits."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 ABOUT = """Submit work to models that are shared fairly, and read it as it comes. Errors of `/v1` have OpenAI's shape, others
 `{"error", "code"}`. Where keys are configured every call but health and pages wants one, or a token that one has signed:
@@ -319,21 +332,7 @@ def with_cors(app: App, origins: list[str]) -> Any:
     return CORSMiddleware(
         app,
         allow_origins=origins,
-        allow_methods=["GET", "POST"],
+        allow_methods=sorted({method for method, _ in app.calls}),
         allow_headers=["*"],
-        expose_headers=[
-            *("X-Task-Id", "X-Request-Id", "Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry"),
-            *(
-                "Idempotency-Replayed",
-                "X-Replay-From",
-                "X-Fairlane-Waited-Ms",
-                "X-Fairlane-Ran-Ms",
-                "OpenAI-Processing-Ms",
-            ),
-            *(
-                f"X-RateLimit-{what}-{of}"
-                for what in ("Limit", "Remaining", "Reset")
-                for of in ("Requests", "Tokens")
-            ),
-        ],
+        expose_headers=[*EXPOSED, *LIMIT_HEADERS],
     )

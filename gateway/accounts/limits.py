@@ -35,6 +35,15 @@ def rate_limited(rejection: Rejection) -> RateLimited:
     return RateLimited(message, counts, rejection.retry_ms, facts)
 
 
+LIMIT_HEADERS = tuple(
+    f"{prefix}-{rest}"
+    for counts in ("requests", "tokens")
+    for name in ("limit", "remaining", "reset")
+    for prefix, rest in (("x-ratelimit", f"{name}-{counts}"), ("anthropic-ratelimit", f"{counts}-{name}"))
+)
+"""Names of the headers below."""
+
+
 def limit_headers(rate_limits: RateLimitStatus) -> Headers:
     """Return what is left of the limits that are set, as OpenAI's headers."""
     headers: Headers = []

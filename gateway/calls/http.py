@@ -21,6 +21,7 @@ from fairlane.gateway.errors import (
     too_large,
 )
 from fairlane.queues.limits import RateLimitStatus
+from fairlane.workers.decoding import Decoder, TooLargeError, codings_of
 from fairlane.workers.tracing import Span
 
 Scope = MutableMapping[str, Any]
@@ -35,6 +36,7 @@ SSE_HEADERS: Headers = [
     (b"cache-control", b"no-store, no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+CODED = b"content-encoding"
 BODY_S = 30.0
 """For a body that is held whole; for one that is not, between two parts of it."""
 STREAMED_S = 3600.0
@@ -247,7 +249,7 @@ class Request:
                     415, "UNSUPPORTED_MEDIA_TYPE", "Send JSON with the header Content-Type: application/json"
                 )
         self._check_length(limit)
-        whole = direct_exchange(self.receive)
+        whole = None if CODED in self.headers else direct_exchange(self.receive)
         body = None if whole is None else whole.take_body()
         if body is None:
             try:
@@ -262,11 +264,14 @@ class Request:
         return body
 
     async def body_parts(self, limit: int) -> AsyncGenerator[bytes, None]:
-        """Yield the body as it arrives, reading no faster than the consumer.
+        """Yield the body as it arrives, decoded, reading no faster than the consumer.
 
-        Raise ApiError (413, 408; 401 if the key was removed) or ClientGone.
+        Raise ApiError (413, 408; 400 and 415 for its coding; 401 if the key was removed) or ClientGone.
         """
         self._check_length(limit)
+        decoder = None
+        if CODED in self.headers:
+            decoder = Decoder(self._codings(), limit)
         end, size, more = time.monotonic() + STREAMED_S, 0, True
         while more:
             patience = min(BODY_S, end - time.monotonic())
@@ -286,7 +291,32 @@ class Request:
             size += len(part)
             if size > limit:
                 raise too_large(limit)
-            yield part
+            if decoder is None:
+                yield part
+                continue
+            try:
+                for piece in decoder.feed(part):
+                    yield piece
+                    await asyncio.sleep(0)  # a long body is decoded in many steps
+                if not more:
+                    decoder.end()
+            except TooLargeError:
+                raise too_large(limit) from None
+            except ValueError as error:
+                raise bad_request(f"The body cannot be decoded: {error}") from None
+
+    def _codings(self) -> list[str]:
+        """Return the codings of the body. Raise ApiError(415) if one is unknown."""
+        values = [value.decode("latin-1") for name, value in self.scope["headers"] if name == CODED]
+        codings = codings_of(values)
+        if codings is None:
+            raise ApiError(
+                415,
+                "UNSUPPORTED_MEDIA_TYPE",
+                f"The Content-Encoding {','.join(values)[:100]!r} is not supported: send gzip, deflate or zstd",
+                headers=[(b"accept-encoding", b"gzip, deflate, zstd")],
+            )
+        return codings
 
     def _check_length(self, limit: int) -> None:
         length = self.headers.get(b"content-length", b"")

@@ -1,6 +1,8 @@
 """Bodies that are not what they should be: always a 4xx with a sentence, in the shape of the call's surface."""
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +10,8 @@ import httpx2
 import pytest
 from tests.integration.bad_input.conftest import MAX_BODY
 from tests.integration.bad_input.shapes import NATIVE, OPENAI, SAID_OTHERWISE, SUBMITS, VALID, check_refused
+
+from fairlane.workers.decoding import zstd  # type: ignore[attr-defined]
 
 JSON = {"Content-Type": "application/json"}
 submits = pytest.mark.parametrize("path", SUBMITS)
@@ -124,6 +128,32 @@ def test_a_body_that_is_not_said_to_be_json_is_refused(
     headers = {} if kind is None else {b"Content-Type": kind.encode("latin-1")}
     answer = http.post(path, content=b"{}", headers=headers)
     assert "application/json" in check_refused(answer, 415, 403)
+
+
+@submits
+def test_a_compressed_body_is_decoded_within_the_limit(http: httpx2.Client, path: str) -> None:
+    body = json.dumps(VALID[path]).encode()
+    for coding, packed, status in (
+        ("gzip", gzip.compress(body), 200),
+        ("zstd, GZIP", gzip.compress(zstd.compress(body)), 200),
+        ("deflate", zlib.compress(body), 200),
+        ("gzip", gzip.compress(body + b" " * MAX_BODY), 413),
+        ("zstd", body, 400),
+    ):
+        answer = http.post(path, content=packed, headers={**JSON, "Content-Encoding": coding})
+        assert answer.status_code == status
+    answer = http.post(path, content=body, headers={**JSON, "Content-Encoding": "br"})
+    assert "br" in check_refused(answer, 415)
+    assert answer.headers["accept-encoding"] == "gzip, deflate, zstd"
+
+
+@pytest.mark.parametrize(("path", "name"), [("/v1/files", "file"), ("/v1/audio/transcriptions", "file")])
+def test_a_compressed_form_is_decoded(http: httpx2.Client, path: str, name: str) -> None:
+    fields = {"model": "none", "purpose": "user_data"}
+    plain = http.build_request("POST", path, data=fields, files={name: ("a.wav", b"RIFF" * 1000)})
+    headers = {"Content-Type": plain.headers["content-type"], "Content-Encoding": "zstd"}
+    answer = http.post(path, content=zstd.compress(plain.read()), headers=headers)
+    assert answer.status_code == http.send(plain).status_code
 
 
 @submits

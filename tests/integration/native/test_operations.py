@@ -121,6 +121,20 @@ async def test_a_page_of_a_configured_origin_may_submit_and_stream(gateway: Star
         assert refused.headers["access-control-allow-origin"] == PAGE
 
 
+async def test_a_page_of_a_configured_origin_may_make_every_call(gateway: Start) -> None:
+    async with gateway(cors_origins=[PAGE]) as talk:
+        document = (await talk.http.get("/openapi.json")).json()
+        calls = [(method.upper(), path) for path, entry in document["paths"].items() for method in entry]
+        assert {method for method, _ in calls} >= {"GET", "POST", "PATCH", "DELETE"}
+        for method, path in calls:
+            asks = {"Origin": PAGE, "Access-Control-Request-Method": method}
+            preflight = await talk.http.options(path, headers=asks)
+            assert preflight.status_code == 200, (method, path)
+            assert method in preflight.headers["access-control-allow-methods"].split(", ")
+        answer = await talk.http.get("/v1/models", headers={"Origin": PAGE})
+        assert "anthropic-ratelimit-tokens-reset" in answer.headers["access-control-expose-headers"]
+
+
 async def test_pages_of_other_origins_are_not_let_in(gateway: Start) -> None:
     async with gateway(cors_origins=[PAGE]) as talk:
         asks = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}

@@ -1,15 +1,12 @@
 """A task's payload as a call, its headers, compressed answers, and what answers come to."""
 
-import gzip
 import json
-import zlib
 from typing import Any
 
 import pytest
 
 from fairlane.workers.adapters.endpoints.calls import read_call
 from fairlane.workers.adapters.endpoints.client import Answer
-from fairlane.workers.adapters.endpoints.decoding import MAX_MEMBERS, TooLargeError, decode
 from fairlane.workers.adapters.endpoints.headers import MAX_TOTAL_HEADERS, incoming, outgoing
 from fairlane.workers.adapters.endpoints.outcomes import result
 from fairlane.workers.sdk import TaskError
@@ -109,52 +106,6 @@ def test_headers_of_a_connection_and_credentials_do_not_come_back() -> None:
     kept = [("x-name", "grün"), ("x-name", "grün")]
     assert incoming(given, decoded=True) == kept
     assert incoming(given, decoded=False) == [("content-encoding", "gzip"), ("content-length", "9"), *kept]
-
-
-def raw_deflate(data: bytes) -> bytes:
-    maker = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    return maker.compress(data) + maker.flush()
-
-
-DATA = b"some text " * 20_000
-
-
-@pytest.mark.parametrize(
-    ("coding", "body"),
-    [
-        ("gzip", gzip.compress(DATA)),
-        ("x-gzip", gzip.compress(DATA)),
-        ("gzip", gzip.compress(DATA[:7]) + gzip.compress(DATA[7:])),
-        ("gzip", gzip.compress(DATA) + b"\0" * 100),
-        ("deflate", zlib.compress(DATA)),
-        ("deflate", raw_deflate(DATA)),
-    ],
-    ids=["gzip", "x-gzip", "members", "padding", "zlib", "raw"],
-)
-def test_compressed_bodies_are_made_readable(coding: str, body: bytes) -> None:
-    assert decode(coding, body, len(DATA)) == DATA
-    with pytest.raises(TooLargeError):
-        decode(coding, body, len(DATA) - 1)
-
-
-def test_a_bomb_is_refused_as_soon_as_it_is_too_large() -> None:
-    bomb = gzip.compress(b"\0" * 50_000_000)
-    assert len(bomb) < 100_000
-    with pytest.raises(TooLargeError):
-        decode("gzip", bomb, 1000)
-    many = gzip.compress(b"") * 100_000
-    assert decode("gzip", gzip.compress(b"a") + many, 1000) == b"a"
-    assert decode("gzip", gzip.compress(b"a") * (MAX_MEMBERS + 5), 1000) == b"a" * MAX_MEMBERS
-
-
-@pytest.mark.parametrize(
-    "body",
-    [gzip.compress(DATA)[:-9], b"\x1f\x8b", b"no gzip at all", gzip.compress(DATA)[:30] + b"x" * 50],
-    ids=["cut", "head", "text", "broken"],
-)
-def test_what_is_no_compressed_body_says_so(body: bytes) -> None:
-    with pytest.raises(ValueError, match=r"cut off|broken"):
-        decode("gzip", body, 1_000_000)
 
 
 def test_answers_below_500_are_results() -> None:

@@ -26,9 +26,9 @@ from typing import Any
 
 from fairlane.workers.adapters.endpoints.calls import Call
 from fairlane.workers.adapters.endpoints.client import Answer, too_large
-from fairlane.workers.adapters.endpoints.decoding import TooLargeError, decode, readable
 from fairlane.workers.adapters.endpoints.headers import incoming, values
 from fairlane.workers.adapters.failures import DEFAULT_PAUSE_S, TIMEOUT_STATUSES, read_error
+from fairlane.workers.decoding import TooLargeError, codings_of, decode
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.errors import TaskError, shorten
 
@@ -67,11 +67,11 @@ def result(call: Call, answer: Answer) -> dict[str, Any]:
 
 def _readable(call: Call, answer: Answer, limit: int) -> tuple[bytes, bool]:
     """The body, and whether it had to be made readable for that."""
-    codings = values(answer.headers, b"content-encoding")
-    if call.method == "HEAD" or answer.status in _NO_BODY or not readable(codings):
+    codings = codings_of(values(answer.headers, b"content-encoding"))
+    if call.method == "HEAD" or answer.status in _NO_BODY or not codings:
         return answer.body, False
     try:
-        return decode(codings[0], answer.body, limit), True
+        return decode(codings, answer.body, limit), True
     except TooLargeError as error:
         raise too_large(limit) from error
     except ValueError as error:
