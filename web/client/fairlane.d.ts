@@ -268,7 +268,7 @@ export interface FollowOptions {
   lastEventId?: string;
   /** Called at every change; `problem`: why a connection was lost, null after a `bye`. It reconnects by itself. */
   onConnection?: (connection: "connecting" | "open" | "lost", problem: FairlaneError | null) => void;
-  /** A new link, when the gateway refuses this one because its time is over (401). */
+  /** Returns a new link when the gateway rejects this one because it has expired (401). Where it fails, `follow` throws that rejection. */
   renew?: () => string | Promise<string>;
   /** How many attempts in a row may fail before it throws; the pauses between them grow to 15 s. Default 30: some six minutes. */
   maxRetries?: number;

@@ -160,8 +160,10 @@ export async function* follow(url, options = {}) {
     } catch (error) {
       problem = limit.reason ?? error;
       if (problem.status === 401 && renew && !renewed) {
-        renewed = true; // once: a new link that is refused as well is no use
-        url = await renew();
+        renewed = true; // once: a new link that is rejected as well is no use
+        const link = await Promise.resolve().then(renew).catch(() => "");
+        if (!link) throw problem;
+        url = link;
         continue;
       }
       failures += 1;

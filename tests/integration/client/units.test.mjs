@@ -163,6 +163,7 @@ test("what is refused for good is thrown, with what was said; a link whose time 
   assert.equal((await events(follow("http://g/old", { ...renewed, renew: async () => "http://g/new" }))).length, 1);
   assert.deepEqual(renewed.asked.map(({ url }) => url), ["http://g/old", "http://g/new"]);
   await assert.rejects(events(follow("http://g/old", { ...answers(over(), over()), renew: () => "http://g/new" })), { status: 401 });
+  await assert.rejects(events(follow("http://g/old", { ...answers(over()), renew: () => Promise.reject(new Error("no link")) })), { status: 401 });
   assert.deepEqual(await events(follow("http://g/e", answers(new Response(null, { status: 204 })))), []);
 });
 

@@ -173,32 +173,3 @@ async def test_links_lead_out_or_nowhere(page: Page) -> None:
         [*safe, *unsafe],
     )
     assert answers == [*safe.values(), *[None] * len(unsafe)]
-
-
-async def test_a_fetched_stream_is_read_as_the_standard_says(page: Page) -> None:
-    events = await page.evaluate(
-        r"""async () => {
-          const { readEvents } = await import("/static/common/sse.js");
-          const bytes = new TextEncoder().encode(
-            ": c\n\nid: 1-1\nevent: a\ndata: one\ndata:two\n\nretry: 50\r\ndata: 😀\r\n\r\ndata\n\nevent: lost\n\ndata: cut");
-          const events = [];
-          for (let size = 1; size < 8; size += 1) {
-            const stream = new ReadableStream({ start(controller) {
-              for (let at = 0; at < bytes.length; at += size) controller.enqueue(bytes.slice(at, at + size));
-              controller.close();
-            } });
-            const read = [];
-            for await (const event of readEvents(new Response(stream))) read.push(event);
-            events.push(JSON.stringify(read));
-          }
-          return [new Set(events).size, JSON.parse(events[0])];
-        }"""
-    )
-    assert events == [
-        1,
-        [
-            {"id": "1-1", "event": "a", "data": "one\ntwo", "retry": None},
-            {"id": None, "event": "message", "data": "\U0001f600", "retry": 50},
-            {"id": None, "event": "message", "data": "", "retry": None},
-        ],
-    ]

@@ -17,6 +17,9 @@ function read() {
 /** The key in use, "" for none. */
 export const getKey = () => key;
 
+/** The header that shows a key, by default the one in use; {} for none. */
+export const authorization = (as = key) => (as ? { Authorization: `Bearer ${as}` } : {});
+
 /** Use this key from now on, "" for none. The page's `refresh` then finds out whose it is. */
 export function setKey(value) {
   key = value.trim();
@@ -63,8 +66,7 @@ export function explain(problem) {
  * `timeoutMs`: how long to wait for the head of the answer, 0 for ever; `as`: another key than the one in use. Throws Problem, and AbortError when `signal` says so.
  */
 export async function send(path, { method, body, headers = {}, signal, timeoutMs = 20_000, as = key } = {}) {
-  const all = { Accept: "application/json", ...headers };
-  if (as) all.Authorization = `Bearer ${as}`;
+  const all = { Accept: "application/json", ...headers, ...authorization(as) };
   if (body !== undefined) all["Content-Type"] = "application/json";
   const late = new AbortController();
   const timer = timeoutMs ? setTimeout(() => late.abort(), timeoutMs) : 0;

@@ -5,7 +5,7 @@ import { byId, h, replace, setText } from "../common/dom.js";
 import { clock, duration, number } from "../common/format.js";
 import { onLanguage, t, translate } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
-import { listen } from "../common/sse.js";
+import { events } from "../common/sse.js";
 import { Overview } from "./overview.js";
 import { key, keys } from "./resources/keys.js";
 import { overrides } from "./resources/overrides.js";
@@ -71,26 +71,27 @@ function startFeed() {
   if (state.feed !== null || document.hidden || !state.allowed) return;
   const feed = new AbortController();
   state.feed = feed;
-  listen("/api/admin/events", {
-    signal: feed.signal,
-    idleMs: IDLE_MS,
-    onEvent: event => {
-      if (event.event !== "overview" || feed !== state.feed) return;
-      state.picture = JSON.parse(event.data);
-      drawSafely();
-    },
-    onState: name => {
-      if (feed !== state.feed) return;
-      state.connection = name;
-      drawSafely();
-    },
-  }).catch(() => {
+  readFeed(feed).catch(() => {
     if (feed !== state.feed) return;
     // rejected: the key may be an admin's no more, or something between does not know the feed
     state.connection = "lost";
     drawSafely();
     state.again = setTimeout(page.refresh, AGAIN_MS);
   });
+}
+
+async function readFeed(feed) {
+  const onConnection = name => {
+    if (feed !== state.feed) return;
+    state.connection = name;
+    drawSafely();
+  };
+  const options = { signal: feed.signal, silenceMs: IDLE_MS, maxRetries: Infinity, onConnection };
+  for await (const { event, data } of events("/api/admin/events", options)) {
+    if (event !== "overview" || feed !== state.feed) continue;
+    state.picture = data;
+    drawSafely();
+  }
 }
 
 function stopFeed() {

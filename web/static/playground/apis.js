@@ -1,7 +1,7 @@
 // The APIs that the form can send a request through, and the connection of one such request.
 
+import { readEvents } from "../client/fairlane.js";
 import { Problem, send } from "../common/api.js";
-import { readEvents } from "../common/sse.js";
 
 const IDLE_MS = 60_000;
 const MESSAGES_MAX_TOKENS = 4096; // Messages requires a number
@@ -156,7 +156,9 @@ export class ApiRequest {
       this._enter("ended");
     } catch (error) {
       if (this._closed.signal.aborted) return;
-      this._enter("refused", error instanceof Problem ? error : new Problem(0, "NETWORK", String(error)));
+      this._enter("refused", error instanceof Problem ? error : new Problem(0, "NETWORK", error.message));
+    } finally {
+      clearTimeout(this._timer);
     }
   }
 
@@ -170,7 +172,7 @@ export class ApiRequest {
     const end = { usage: null, finishReason: null };
     let text = "";
     let started = false;
-    for await (const { data } of readEvents(response, { idleMs: IDLE_MS })) {
+    for await (const { data } of readEvents(response.body, () => this._heard())) {
       const part = data === "[DONE]" ? { ended: true } : this._api.read(JSON.parse(data));
       if (part.error) {
         const { code, message } = part.error;
@@ -193,6 +195,15 @@ export class ApiRequest {
       }
     }
     throw new Problem(0, "NETWORK", "The stream broke off");
+  }
+
+  /** Give the stream up when nothing comes any more. */
+  _heard() {
+    clearTimeout(this._timer);
+    this._timer = setTimeout(() => {
+      this.close();
+      this._enter("refused", new Problem(0, "TIMEOUT_HERE", "The stream fell silent"));
+    }, IDLE_MS);
   }
 
   /** The stream does not say when the task began to run: its times count from the request. */

@@ -1,11 +1,11 @@
 // A burst: several users send many tasks at the same time, and the page draws who is served when.
 
-import { Problem, call, explain, send } from "../common/api.js";
+import { Problem, call, explain } from "../common/api.js";
 import { byId, h, replace, setText } from "../common/dom.js";
 import { duration, number, percent } from "../common/format.js";
 import { t } from "../common/i18n.js";
 import { toast } from "../common/page.js";
-import { readEvents } from "../common/sse.js";
+import { events } from "../common/sse.js";
 import { Chart } from "./chart.js";
 import { CodePanel } from "./code.js";
 import { submittedAt } from "./fold.js";
@@ -460,14 +460,9 @@ class Run {
 
   /** When it began and ended, from its log: a poll may have come too late to see it run. */
   async _readTimes(task, headers) {
-    const response = await send(`/api/task/${task.id}/events`, { headers: { ...headers, Accept: "text/event-stream" } });
-    for await (const { event, data } of readEvents(response, { idleMs: 20_000 })) {
-      const { ts } = JSON.parse(data);
-      if (event === "start") task.startedAt = ts;
-      else if (event === "done" || event === "error" || event === "cancelled") {
-        task.endedAt = ts;
-        return;
-      }
+    for await (const { event, data } of events(`/api/task/${task.id}/events`, { headers, maxRetries: 0 })) {
+      if (event === "start") task.startedAt = data.ts;
+      else if (event === "done" || event === "error" || event === "cancelled") task.endedAt = data.ts;
     }
   }
 

@@ -1,14 +1,9 @@
 // What a task has come to, as a pure fold over its events: the page draws nothing but this.
 
+import { textOf } from "../client/fairlane.js";
+
 /** When a task was submitted, ms since 1970: its id is a UUID of version 8 and begins with that time. */
 export const submittedAt = taskId => parseInt(taskId.replaceAll("-", "").slice(0, 12), 16);
-
-/** The text in a result: a worker may answer in OpenAI's shape, with `content`, or with a mere string; null when there is none. */
-export function textOf(result) {
-  if (typeof result === "string") return result;
-  const content = result?.choices?.[0]?.message?.content ?? result?.content;
-  return typeof content === "string" ? content : null;
-}
 
 /** Tokens in and out, of the former those from a cache, of the latter those of thoughts; null if not reported. In all names that there are. */
 export function tokensOf(usage) {
@@ -146,7 +141,7 @@ export class TaskFold {
     this.state = "completed";
     this.result = data.result;
     this.finishReason = data.finishReason ?? this.finishReason;
-    const told = textOf(data.result);
+    const told = textOf(data.result) ?? null;
     if (told === null || told === this.text) {
       if (told === null && !this.text && data.result !== null && data.result !== undefined) {
         this.text = "```json\n" + JSON.stringify(data.result, null, 2) + "\n```\n";
