@@ -268,7 +268,8 @@ class App(FastAPI):
         if isinstance(error, RequestValidationError):
             return invalid(error)
         if isinstance(error, DatabaseUnavailable):
-            away = database_unavailable(submits=request.submits, changes=request.method != "GET")
+            changes = request.method != "GET"
+            away = database_unavailable(submits=request.submits, changes=changes, unchanged=error.unchanged)
             away.facts = {"cause": str(error)}
             if request.path.startswith("/api/admin/"):
                 away.why = str(error)

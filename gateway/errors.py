@@ -26,7 +26,8 @@ class ApiError(Exception):
     `retry_after_ms`: delay before a retry; None: a retry is useless. `param`: the invalid field, if there is one. `headers`:
     additional response headers that the status requires. `why`: a reason that only operators see. `facts`: additional fields of
     the log line. `fields`: the problem of each of several invalid fields. `rate_limits`: the rest of the caller's limits.
-    `longest_ms`: the longest `retry_after_ms` that a header shows.
+    `longest_ms`: the longest `retry_after_ms` that a header shows. `unchanged`: of an error of the server, that the request has
+    changed nothing.
     """
 
     why = ""
@@ -34,6 +35,7 @@ class ApiError(Exception):
     fields: Mapping[str, str] = {}
     rate_limits: RateLimitStatus | None = None
     longest_ms = 3_600_000
+    unchanged = False
 
     def __init__(
         self,
@@ -191,15 +193,19 @@ def store_unavailable(down_ms: int) -> ApiError:
     return ApiError(503, "STORE_UNAVAILABLE", "Store unavailable", retry_after_ms=at_most_a_minute(down_ms))
 
 
-def database_unavailable(*, submits: bool, changes: bool) -> ApiError:
+def database_unavailable(*, submits: bool, changes: bool, unchanged: bool) -> ApiError:
     """Return the error of an SQL database that does not answer. `submits`: the request would have submitted a task; none was.
-    `changes`: the request writes to the database; it is unknown whether the write succeeded."""
+    `changes`: the request writes to the database; unless it is known that it is `unchanged`, the write may have succeeded."""
     sentence = "Database unavailable"
     if submits:
         sentence += ": the request was rejected; retry later"
+    elif changes and unchanged:
+        sentence += ": nothing was changed; retry later"
     elif changes:
         sentence += ": whether the change was made is unknown; check, then retry"
-    return ApiError(503, "DATABASE_UNAVAILABLE", sentence, retry_after_ms=SECOND_MS)
+    error = ApiError(503, "DATABASE_UNAVAILABLE", sentence, retry_after_ms=SECOND_MS)
+    error.unchanged = changes and unchanged
+    return error
 
 
 DEFAULT_MODEL = "default"
@@ -358,6 +364,8 @@ def native_answer(error: ApiError) -> Answer:
         body["reason"] = error.why
     if error.fields:
         body["fields"] = error.fields
+    if error.unchanged:
+        body["unchanged"] = True
     if error.task_id:
         body["taskId"] = error.task_id
     if error.retry_after_ms is not None:

@@ -375,7 +375,7 @@ class Gateway:
         breakers = Breakers(replica, self.metrics)
         self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers, issuer)
         self._shutdown = Shutdown(
-            lifecycle, self.dispatcher, self.workers, self.replicas, open_answers, live, self.hub
+            lifecycle, self.dispatcher, self.workers, self.replicas, open_answers, live, self.hub, self.store
         )
         self.stopping = False
         self._parts: list[Component] = [

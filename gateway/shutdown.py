@@ -8,6 +8,7 @@ import structlog
 from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.watch.replicas import Replicas
+from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.streaming.hub import Hub
 from fairlane.web.dashboard import SharedFeed
 from fairlane.workers.server.dispatch import Dispatcher
@@ -19,6 +20,8 @@ LOG_S = 10.0
 """Interval of the log lines that name what a shutdown waits for."""
 SETTLE_S = 2.0
 """Time after the drain for writing and reading the ends of tasks that did not finish in time."""
+MAX_OUTAGE_MS = 5000
+"""After a longer outage of Redis, a shutdown waits for nothing that Redis must record."""
 FAREWELL_MS = 5000
 """Time that workers stay connected after their last task, until its end is written and streams have ended."""
 
@@ -35,6 +38,7 @@ class Shutdown:
         open_answers: OpenAnswers,
         live: SharedFeed,
         hub: Hub,
+        store: StoreMonitor,
     ) -> None:
         self._lifecycle = lifecycle
         self._dispatcher = dispatcher
@@ -43,34 +47,37 @@ class Shutdown:
         self._open_answers = open_answers
         self._live = live
         self._hub = hub
+        self._store = store
 
     async def run(self, drain_ms: int) -> None:
         """Grant no tasks and accept no workers, let running tasks finish within `drain_ms`, ask other callers to reconnect.
 
         Running tasks are those of workers here, and those of workers elsewhere whose callers here could not read the rest from
-        another replica. A task that is not done by then ends with an error if it had output, and returns to its queue otherwise;
-        then the remaining streams are asked to reconnect.
+        another replica. Such callers of queued tasks wait, too, if another replica may run them. A task that is not done by then
+        ends with an error if it had output, and returns to its queue otherwise; then other streams are asked to reconnect.
+        Nothing is waited for after MAX_OUTAGE_MS without Redis.
         """
         self._lifecycle.drain(drain_ms)
         self._dispatcher.registry.drain()
         self._workers.drain(drain_ms + FAREWELL_MS)
-        self._lifecycle.peer_available = await self._replicas.another_stays()
+        peer = self._lifecycle.peer_available = await self._replicas.another_stays()
         self._log("the gateway drains")
         log_at = time.monotonic() + LOG_S
-        while (self._working or self._open_answers.patience) and not self._lifecycle.deadline_passed:
+        while (self._working or self._open_answers.patience(peer)) and not (
+            self._lifecycle.deadline_passed or self._hopeless
+        ):
             self._workers.release()
             await asyncio.sleep(0.05)
             if log_at <= time.monotonic() and self._lifecycle.left_ms > LOG_S / 2 * 1000:
                 log_at += LOG_S
                 self._log("the gateway still drains")
-        self._log(
-            "the time to drain is over: what still runs is stopped"
-            if self._working
-            else "the gateway has drained"
-        )
+        why = "the time to drain is over" if self._lifecycle.deadline_passed else "Redis is unavailable"
+        self._log(f"{why}: what still runs is stopped" if self._working else "the gateway has drained")
         self._dispatcher.abandon()
         until = time.monotonic() + SETTLE_S
-        while (not self._dispatcher.settled or self._hub.catching_up) and time.monotonic() < until:
+        while (not self._dispatcher.settled or self._hub.catching_up) and not (
+            time.monotonic() > until or self._hopeless
+        ):
             await asyncio.sleep(0.02)
         self._open_answers.begin()
         await self._live.close()
@@ -79,6 +86,10 @@ class Shutdown:
         while len(self._open_answers) and time.monotonic() < until:
             await asyncio.sleep(0.02)
         self._workers.close("the gateway stops")
+
+    @property
+    def _hopeless(self) -> bool:
+        return self._store.down_ms > MAX_OUTAGE_MS
 
     @property
     def _working(self) -> bool:

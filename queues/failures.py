@@ -122,6 +122,7 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     # the store
     FailureRow(502, "STORE_LOST", Category.GATEWAY, retry=True),
     FailureRow(502, "EVENTS_LOST", Category.GATEWAY, retry=True),
+    FailureRow(503, "STORE_UNAVAILABLE", Category.GATEWAY, retry=True),  # a stored response cannot be read now
     # the gateway
     FailureRow(503, "GATEWAY_STOPPING", Category.GATEWAY, retry=True),
     FailureRow(503, "DATABASE_UNAVAILABLE", Category.GATEWAY, retry=True),  # a chain's next stage could not be paid

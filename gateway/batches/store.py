@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.batches.models import UNENDED, Batch, Problem, Status
 from fairlane.gateway.batches.results import Outcome
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.inserting import insert_new, insert_returning
+from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.files.rows import keep_until
 from fairlane.gateway.records.batches import delete_results
@@ -188,14 +188,17 @@ class BatchStore:
         """Write results of lines, the place of the first line without a result, and these values. A second result of a line is
         ignored. Raises Overtaken."""
         by_line = {outcome.line: outcome for outcome in reversed(outcomes)}
-        rows = [
-            {"batch": batch.id, "line": one.line, "failed": one.failed, "record": one.record}
-            for one in by_line.values()
-        ]
         async with self._database.writing() as connection:
             place = {"line": line, "offset": offset, **values}
             await _mark(connection, batch, place)  # its row is locked from here on
-            new = [by_line[key[1]] for key in await insert_returning(connection, batch_results, rows)]
+            results = batch_results.c
+            known = select(results.line).where(
+                results.batch == batch.id, results.line >= min(by_line, default=0)
+            )
+            for line in (await connection.execute(known)).scalars():
+                by_line.pop(line, None)
+            if new := list(by_line.values()):
+                await connection.execute(insert(batch_results), [_result(batch, one) for one in new])
             return await _mark(connection, batch, _added(new))
 
     async def kept(self, batch: Batch) -> set[int]:
@@ -301,6 +304,10 @@ def _of(owner: Owner) -> ColumnElement[bool]:
 
 _NAMES = {"user": "user_name", "window": "completion_window"}
 """Columns with another name, as these names are keywords of SQL."""
+
+
+def _result(batch: Batch, one: Outcome) -> dict[str, Any]:
+    return {"batch": batch.id, "line": one.line, "failed": one.failed, "record": one.record}
 
 
 def _values(batch: Batch) -> dict[str, Any]:

@@ -118,10 +118,10 @@ class OpenAnswers:
     def __len__(self) -> int:
         return len(self._answers)
 
-    @property
-    def patience(self) -> bool:
-        """Whether some client that cannot resume waits for a task that runs, here or elsewhere."""
-        return any(feed is not None and feed.top and not feed.ended for feed in self._answers.values())
+    def patience(self, queued: bool) -> bool:
+        """Return whether a client that cannot resume waits for a task that runs, here or elsewhere, or, with `queued`, waits."""
+        feeds = self._answers.values()
+        return any(feed is not None and (feed.top or queued) and not feed.ended for feed in feeds)
 
     def add(self, wake: Callable[[], None], last_chance: LiveLog | None = None) -> None:
         """Call `wake` when the gateway stops. `last_chance`: the task's feed, when the answer cannot be resumed."""

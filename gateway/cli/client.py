@@ -110,7 +110,8 @@ def request(
     except msgspec.MsgspecError:
         stop(f"the server at {gateway} is not a gateway of this version (status {answer.status_code})")
     reason = f": {rejection.reason}" if rejection.reason else ""
-    stop(f"{rejection.error}{reason}{unknown if answer.status_code >= 500 else ''}")
+    known = answer.status_code < 500 or rejection.unchanged
+    stop(f"{rejection.error}{reason}{'' if known else unknown}")
 
 
 def decoded(answer: "httpx2.Response") -> Any:
@@ -124,3 +125,4 @@ _DECODER = msgspec.json.Decoder(float_hook=Decimal)
 class _Rejection(msgspec.Struct):
     error: str
     reason: str = ""
+    unchanged: bool = False

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import structlog
 from sqlalchemy import event, exc
@@ -33,6 +34,10 @@ CONNECTIONS = 4
 """Of one process. PostgreSQL must allow CONNECTIONS + REPORTS for each process of each replica."""
 REPORTS = 2
 """Separate connections for long queries, so that keys and records never wait for a report."""
+STATEMENTS = 64
+"""Prepared statements that a connection of SQLite keeps, and compiled ones of SQLAlchemy."""
+PAGE_CACHE_KIB = 512
+"""Of each connection of SQLite; the system caches the file, too."""
 REPORT_S = 5.0
 """The deadline of a report."""
 UPGRADE_S = 600.0
@@ -46,6 +51,8 @@ _LOOK_AFTER = 100_000
 _DATA = ("22", "23", "42")
 """Classes of PostgreSQL's codes (SQLSTATE) that concern a statement and its values, except NOT_ALLOWED."""
 _NOT_ALLOWED = "42501"
+_CONNECTION = ("08", "57", "58", "XX")
+"""Classes of codes after which the outcome of a COMMIT is unknown: the connection or the server ended, or its system failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ class Database:
         self._logged = False
         self.dialect = self._engine.dialect.name
         """sqlite or postgresql."""
+        self._committed: WeakSet[asyncio.Task[Any]] = WeakSet()
+        """Tasks that have committed a change, or may have."""
         self.trouble: Trouble | None = None
         """Why transactions fail now; None while they succeed."""
         self.identifier = ""
@@ -131,7 +140,8 @@ class Database:
     ) -> contextlib.AbstractAsyncContextManager[AsyncConnection]:
         """Open a transaction that is committed at the end of the block, whole or not at all.
 
-        Raises DatabaseUnavailable; the transaction may be committed all the same, so repeating the write must be harmless.
+        Raises DatabaseUnavailable. Unless it is `unchanged`, the transaction may be committed all the same, so repeating the
+        write must be harmless.
         """
         return self._transaction(self._writing, deadline_s)
 
@@ -170,28 +180,41 @@ class Database:
     @contextlib.asynccontextmanager
     async def _begun(self, engine: AsyncEngine, deadline_s: float) -> AsyncIterator[AsyncConnection]:
         """One transaction; the drivers' failures become DatabaseUnavailable."""
-        connected = False
+        connected = committing = False
+        task = asyncio.current_task()
+        assert task is not None
+
+        def unavailable(why: str) -> DatabaseUnavailable:
+            error = DatabaseUnavailable(f"{self.address}: {why}")
+            error.unchanged = not committing and task not in self._committed
+            return error
+
         lock = self._write_lock if engine is self._writing else contextlib.nullcontext()
         try:
             async with asyncio.timeout(deadline_s) as limit, lock, engine.begin() as connection:
                 connected = True
                 yield connection
+                committing = engine is self._writing
+            if committing:
+                self._committed.add(task)
         except TimeoutError as error:
             if connected and not limit.expired():
                 raise  # the block's own
             seconds = deadline_s if limit.expired() else CONNECT_S
             what = "answer" if connected else "connection"
-            raise DatabaseUnavailable(f"{self.address}: no {what} within {seconds:.0f} s") from error
+            raise unavailable(f"no {what} within {seconds:.0f} s") from error
         except exc.DBAPIError as error:
             if _is_of_data(error):
                 raise
-            raise DatabaseUnavailable(f"{self.address}: {_why(error)}") from error
+            committing = committing and not _is_undone(error)
+            raise unavailable(_why(error)) from error
         except (exc.TimeoutError, OSError) as error:
-            raise DatabaseUnavailable(f"{self.address}: {_why(error)}") from error
+            raise unavailable(_why(error)) from error
 
 
 def _engine(address: Address, connections: int) -> AsyncEngine:
     pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_timeout": POOL_S}
+    pool["query_cache_size"] = STATEMENTS
     pool["hide_parameters"] = True  # else the log of a failed statement holds callers' data
     if isinstance(address, Server):
         return create_async_engine(
@@ -219,7 +242,12 @@ def _engine(address: Address, connections: int) -> AsyncEngine:
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(address.path)),
         # transactions are begun by statements: the driver would begin none for reads
-        connect_args={"timeout": BUSY_S, "isolation_level": None, "factory": Closing},
+        connect_args={
+            "timeout": BUSY_S,
+            "isolation_level": None,
+            "factory": Closing,
+            "cached_statements": STATEMENTS,
+        },
         **pool,
     )
     event.listen(engine.sync_engine, "connect", _set_pragmas)
@@ -239,7 +267,7 @@ def _make_file(file: File) -> None:
 
 def _set_pragmas(connection: DBAPIConnection, _record: object) -> None:
     cursor = connection.cursor()
-    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+    for pragma in ("synchronous=FULL", "foreign_keys=ON", f"cache_size=-{PAGE_CACHE_KIB}"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
@@ -259,6 +287,14 @@ def _is_of_data(error: exc.DBAPIError) -> bool:
     if isinstance(getattr(error.orig, "__cause__", None), ValueError):
         return True  # asyncpg, of a value that it cannot send
     return isinstance(error, (exc.DataError, exc.IntegrityError, exc.ProgrammingError))
+
+
+def _is_undone(error: exc.DBAPIError) -> bool:
+    """Return whether the error of a COMMIT says that there was none; a lost connection or a failed disk leave that open."""
+    state, code = getattr(error.orig, "sqlstate", None), getattr(error.orig, "sqlite_errorcode", None)
+    if state is not None:
+        return state[:2] not in _CONNECTION
+    return code is not None and code & 0xFF != sqlite3.SQLITE_IOERR
 
 
 def _why(error: BaseException) -> str:

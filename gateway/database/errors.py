@@ -6,7 +6,10 @@ class DatabaseError(Exception):
 
 
 class DatabaseUnavailable(DatabaseError):
-    """It does not answer, or not in time: it is unknown whether a write was made."""
+    """It does not answer, or not in time, or cannot write. `unchanged`: it is known that the asyncio task that got this error has
+    changed nothing; otherwise it is unknown whether a write was made."""
+
+    unchanged = False
 
 
 class DatabaseSlow(DatabaseUnavailable):

@@ -12,7 +12,7 @@ from sqlalchemy import Select, and_, collate, delete, desc, func, or_, select, t
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.calls.paging import read_place
-from fairlane.gateway.database.inserting import MAX_ROWS, insert_rows
+from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import balances, ledger
 from fairlane.gateway.records.entries import Charge
 from fairlane.gateway.records.usage import MAX_PURGED
@@ -70,10 +70,7 @@ async def add_rows(connection: AsyncConnection, rows: Iterable[LedgerRow]) -> in
     by_key = {row[:3]: row for row in rows}
     # sorted: all writers lock rows in the same order, so there is no deadlock
     ordered = [by_key[key] for key in sorted(by_key)]
-    new: list[LedgerRow] = []
-    for at in range(0, len(ordered), MAX_ROWS):
-        inserted = await insert_rows(connection, ledger, ordered[at : at + MAX_ROWS], _IF_NEW)
-        new += [by_key[tuple(key)] for key in inserted]
+    new = [by_key[tuple(key)] for key in await insert_rows(connection, ledger, ordered, _IF_NEW)]
     sums: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for row in new:
         sum_ = sums[row.subject, row.fund, row.ends]
@@ -82,9 +79,7 @@ async def add_rows(connection: AsyncConnection, rows: Iterable[LedgerRow]) -> in
             sum_[1] += row.amount
             sum_[2] += 1
         sum_[3] = max(sum_[3], row.number)
-    parts = [(*key, *sums[key]) for key in sorted(sums)]
-    for at in range(0, len(parts), MAX_ROWS):
-        await insert_rows(connection, balances, parts[at : at + MAX_ROWS], _ADDING)
+    await insert_rows(connection, balances, [(*key, *sums[key]) for key in sorted(sums)], _ADDING)
     return len(new)
 
 

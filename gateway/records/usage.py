@@ -10,7 +10,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.database.inserting import MAX_ROWS, insert_rows
+from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import MEASURES, usage, usage_routes, usage_sums, usage_users
 from fairlane.gateway.records.entries import UsageRow, read_usage
 from fairlane.queues.metrics import Names
@@ -57,8 +57,7 @@ class UsageTable:
             new = [rows[task] for (task,) in written]
         for table, sums in self.add_up(new):
             parts = [(*key, *sums[key]) for key in sorted(sums)]
-            for at in range(0, len(parts), MAX_ROWS):
-                await insert_rows(connection, table, parts[at : at + MAX_ROWS], adding(table))
+            await insert_rows(connection, table, parts, adding(table))
         return len(new)
 
     def add_up(self, rows: Iterable[UsageRow]) -> list[tuple[SqlTable, Sums]]:

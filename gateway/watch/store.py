@@ -71,8 +71,9 @@ class StoreMonitor:
 
     @property
     def down_ms(self) -> int:
-        """Return for how long Redis has been unavailable; 0 if it is connected."""
-        return 0 if self.down_since is None else max(int((time.time() - self.down_since) * 1000), 0)
+        """Return for how long Redis has been unavailable, or has rejected writes; 0 if it accepts them."""
+        since = self.down_since or self._link.write_errors.since
+        return 0 if since is None else max(int((time.time() - since) * 1000), 0)
 
     def unavailable(self) -> ApiError:
         """Return the error of calls while Redis is unavailable."""

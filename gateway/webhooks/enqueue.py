@@ -7,7 +7,7 @@ from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.database.inserting import MAX_ROWS, insert_rows
+from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.webhooks.events import ANY, EVERY_USER, delivery_id, event_id
 
@@ -41,10 +41,7 @@ async def enqueue(connection: AsyncConnection, ends: Sequence[End]) -> int:
         for end in ends
         if _matches(webhook, end)
     ]
-    new: list[str] = []
-    for at in range(0, len(rows), MAX_ROWS):
-        part = rows[at : at + MAX_ROWS]
-        new += (await insert_rows(connection, webhook_deliveries, part, _IF_NEW)).scalars()
+    new = [webhook for (webhook,) in await insert_rows(connection, webhook_deliveries, rows, _IF_NEW)]
     if new:
         first, ids = min(end.ended for end in ends), set(new)
         # during a claim `due` is its end: the replica that holds it looks for new deliveries when it records its results

@@ -26,6 +26,8 @@ QUIET_S = 60.0
 MEMORY_S, MEMORY_RATIO = 30.0, 1.3
 OF_A_TASK = frozenset(["task", "payload", "log", "flow", "busy", "slots", "flows", "due", "taken"])
 """Kinds of keys that a task leaves when it is over for longer than its result is kept: none."""
+MAX_GROWTH = 4 << 20
+"""Of the memory in the last half of a long run: what is loaded or cached once is there before."""
 MAX_MODELS = 20
 MAX_FILES = 8
 """Open files more than before that are no leak."""
@@ -102,8 +104,13 @@ async def _aftermath(outcome: Outcome, scene: Stage, start: Start) -> None:
     outcome.check(
         "everything came to its end", not unfinished, unfinished or "nothing waits, runs or is open"
     )
-    figure = f"{start.bytes / MIB:.0f} MiB before, {scene.peak_bytes / MIB:.0f} at the peak, {after / MIB:.0f} after"
+    figure = f"{start.bytes / MIB:.0f} MiB before, {max(scene.samples) / MIB:.0f} at the peak, {after / MIB:.0f} after"
     outcome.check("memory is back within 30 % of the start", after <= start.bytes * MEMORY_RATIO, figure)
+    quarter = len(scene.samples) // 4
+    third, last = min(scene.samples[-2 * quarter : -quarter]), min(scene.samples[-quarter:])
+    flat = last - third <= MAX_GROWTH or sum(part.total for part in outcome.parts) < FULL_RUN
+    figure = f"{(last - third) / MIB:.1f} MiB more at the least in the last quarter than in the one before"
+    outcome.check("memory does not grow in the last half", flat, figure)
     files = scene.files
     figure = f"{start.files} open files before, {files} after"
     outcome.check("sockets were closed", files <= start.files + MAX_FILES, figure)

@@ -52,7 +52,8 @@ class Stage:
         self.gateway = gateway
         self._store = store
         self._process = psutil.Process(gateway.pid)
-        self.peak_bytes = 0
+        self.samples: list[int] = []
+        """Its memory while it is attacked."""
 
     @property
     def rss_bytes(self) -> int:
@@ -65,9 +66,9 @@ class Stage:
         return int(self._process.num_fds())
 
     async def sample(self) -> None:
-        """Keep the peak of its memory, until cancelled."""
+        """Sample its memory, until cancelled."""
         while True:
-            self.peak_bytes = max(self.peak_bytes, self.rss_bytes)
+            self.samples.append(self.rss_bytes)
             await asyncio.sleep(SAMPLE_S)
 
     def keys(self) -> Counter[str]:

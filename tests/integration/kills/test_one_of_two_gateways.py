@@ -117,14 +117,11 @@ async def test_a_gateway_that_is_stopped_finishes_what_runs_and_sends_the_others
         await further.answer(third, {"content": "from there"})
         assert (await call_elsewhere).json() == {"content": "from there"}
 
+        answering = [asyncio.create_task(answer_all(further))]
+        assert (await queued_call).json() == {"content": "queued"}  # a caller that cannot resume is served
         more, bye = await farewell(watching)  # the others are told to come back
         assert b"\nretry: " in bye
         assert bye.data["reason"] == "drain"
-        _, bye = await farewell(waiting)
-        assert b"\nretry: " in bye
-        answer = await queued_call
-        assert (answer.status_code, answer.json()["code"]) == (503, "GATEWAY_STOPPING")
-        assert int(answer.headers["retry-after"]) >= 1
         assert await a.ended() == 0
 
         seen += more
@@ -137,7 +134,7 @@ async def test_a_gateway_that_is_stopped_finishes_what_runs_and_sends_the_others
         async with await RawStream.open(b.url, path) as whole:
             assert await whole.log() == seen
 
-        answering = [asyncio.create_task(answer_all(worker)) for worker in (elsewhere, further)]
+        answering.append(asyncio.create_task(answer_all(elsewhere)))
         async with await RawStream.open(b.url, f"/api/task/{waiting_id}/events") as resumed:
             frames = await resumed.log()
         assert frames[-1].data["result"] == {"content": "waiting"}
