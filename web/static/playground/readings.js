@@ -4,7 +4,7 @@ import { call, explain } from "../common/api.js";
 import { h, replace, setText } from "../common/dom.js";
 import { duration, number } from "../common/format.js";
 import { t } from "../common/i18n.js";
-import { textOf } from "./fold.js";
+import { textOf } from "../client/fairlane.js";
 import { Frames } from "./frames.js";
 
 const SOON_MS = 1000;
@@ -132,7 +132,7 @@ export class Readings {
     this._agreed.hidden = !both;
     if (!both) return;
     const stream = this._fold.state;
-    const texts = [textOf(this._fold.result), textOf(this._answer.result), this._chunks].filter(text => text !== null);
+    const texts = [textOf(this._fold.result), textOf(this._answer.result), this._chunks].filter(text => typeof text === "string");
     const same = stream === this._answer.status && (stream !== "completed" || new Set(texts).size === 1);
     this._agreed.className = `notice ${same ? "good" : "bad"}`;
     const length = number((texts[0] ?? "").length);
