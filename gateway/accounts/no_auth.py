@@ -123,8 +123,9 @@ def access_warnings(settings: Settings, presence: KeyPresence = NO_KEYS) -> list
                 "there are no worker tokens: workers need one (fairlane key create --worker; with --print for the configuration)"
             ]
         return [
-            f"no worker tokens are configured: workers need the one that is made in {settings.data_dir} and printed at "
-            "the first start (fairlane key create --worker --print makes one for the configuration)"
+            "no worker tokens are configured: workers need the one that the first start writes to "
+            f"{settings.data_dir}/first-worker-token.secret (fairlane key create --worker --print makes one for the "
+            "configuration)"
         ]
     worker = "" if settings.workers else " and connect as a worker, which reads the requests of others"
     found = [

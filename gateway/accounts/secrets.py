@@ -38,7 +38,7 @@ def new_secret(
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A new secret, to be shown once; `path` holds its hash."""
+    """A new secret; only the owner of the file `path` can read it there."""
 
     kind: Kind
     secret: str
@@ -48,8 +48,8 @@ class Created:
 def with_first_start_keys(
     settings: Settings, presence: KeyPresence = NO_KEYS
 ) -> tuple[Settings, list[Created]]:
-    """Return the settings, with a caller key and a worker token if they are needed and not configured; and the new secrets, to be
-    shown once. Raise SettingsError if the data directory cannot be used.
+    """Return the settings, with a caller key and a worker token if they are needed and not configured; and the new secrets. Raise
+    SettingsError if the data directory cannot be used.
 
     Off loopback both are needed, so that a gateway there is never open; on loopback a worker token, as soon as there are keys, as
     workers read what callers send. The keys of an earlier start are read from the data directory. If there are none, and none in
@@ -86,8 +86,8 @@ def first_start_keys(
     """Return the first caller key (an admin's) and worker token of a data directory, as far as wanted, and create missing ones.
     Raise SettingsError.
 
-    Two gateways that start at the same time agree on one. Files contain hashes, and only their owner can read them; after one is
-    deleted, the next start creates another.
+    Two gateways that start at the same time agree on one. Only their owner can read the files: of each secret one with its hash,
+    after whose deletion the next start creates another, and one with the secret, which its reader deletes.
     """
     created: list[Created] = []
     try:
@@ -111,7 +111,10 @@ def _hash(data_dir: Path, kind: Kind, created: list[Created]) -> str:
     if not path.exists():
         secret, sha256 = new_secret(kind, FIRST_ID)
         if _write_once(path, json.dumps({"id": FIRST_ID, "sha256": sha256}) + "\n"):
-            created.append(Created(kind, secret, path))
+            shown = path.with_suffix(".secret")
+            shown.unlink(missing_ok=True)
+            _write_once(shown, f"{secret}\n")
+            created.append(Created(kind, secret, shown))
     return str(json.loads(path.read_text(encoding="utf-8"))["sha256"])
 
 

@@ -49,8 +49,10 @@ def serve(
         "log_level": log_level,
     }
 
+    environ = dict(os.environ)  # the supervisor drops a part of it
+
     def load() -> Settings:
-        settings, warnings = load_settings(config, flags, os.environ)
+        settings, warnings = load_settings(config, flags, environ)
         configure_logging(settings.log_format, settings.log_level)
         for warning in warnings:
             structlog.get_logger("fairlane.settings").warning(warning)

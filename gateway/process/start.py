@@ -69,11 +69,11 @@ def run(
                 )
             with alongside or contextlib.nullcontext():
                 again = None if reload is None else _fresh(reload, configured, presence)
-                tokens = UpstreamTokens()
-                plan = plan or upstream_plan(tokens, os.environ, settings)
+                tokens, environ = UpstreamTokens(), dict(os.environ)  # the supervisor drops a part of it
+                plan = plan or upstream_plan(tokens, environ, settings)
                 drain_s = drain_ms_of(settings) / 1000
                 http = http_plan(tokens, settings)
-                workers = OwnWorkers(plan, loopback_url(listener), os.environ, drain_s, http)
+                workers = OwnWorkers(plan, loopback_url(listener), environ, drain_s, http)
                 if settings.processes > 1:
                     return Supervisor(settings, listener, again, tokens, workers).run()
                 run_loop(_serve_alone(settings, listener, again, tokens, workers))
@@ -119,11 +119,11 @@ async def _database(settings: Settings) -> AsyncIterator[Database]:
 
 
 def _with_keys(settings: Settings, presence: KeyPresence) -> Settings:
-    """Return the settings with first keys, if neither they nor the database have any; print these. Raise SettingsError."""
+    """Return the settings with first keys, if neither they nor the database have any. Raise SettingsError."""
     settings, created = with_first_start_keys(settings, presence)
     for secret in created:
         what = "admin's key" if secret.kind == "key" else "worker token"
-        print(f"fairlane: new {what}, shown this once: {secret.secret}", flush=True)
+        log.warning(f"a new {what} is in a file: read it, then delete the file", file=str(secret.path))
     return settings
 
 
@@ -164,5 +164,4 @@ def bind(settings: Settings, port_option: str) -> socket.socket:
         hint = f"; choose another one with {port_option}" if error.errno == errno.EADDRINUSE else ""
         raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}{hint}") from None
     listener.listen(4096)
-    listener.set_inheritable(True)
     return listener

@@ -23,10 +23,14 @@ from fairlane.gateway.connections.sockets import raise_open_files
 from fairlane.gateway.metrics.siblings import Siblings
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, read_again, run_loop, serve, store
-from fairlane.gateway.process.workers import OwnWorkers
+from fairlane.gateway.process.workers import SHARED, OwnWorkers
 from fairlane.gateway.settings import Settings
+from fairlane.queues.embedded.child import child_environ
 from fairlane.queues.inspect.inspector import ReloadError
 
+ENVIRONMENT = (*SHARED, "AWS_*", "PG*")
+"""Patterns of the environment variables that gateway processes get in addition to those of every child: those of all workers, and
+credentials of the bucket and of the database."""
 log = structlog.get_logger("fairlane.gateway")
 
 
@@ -57,7 +61,9 @@ class Supervisor:
         self._reread_tasks: set[asyncio.Task[None]] = set()
 
     def run(self) -> int:
-        """Supervise until a signal says stop."""
+        """Supervise until a signal says stop. The environment of this process becomes that of its children."""
+        for name in os.environ.keys() - child_environ(os.environ, *ENVIRONMENT):
+            del os.environ[name]
         asyncio.run(self._supervise())
         return 0
 

@@ -25,7 +25,7 @@ import structlog
 
 from fairlane.gateway.accounts.upstreams import HTTP_WORKER, UpstreamTokens
 from fairlane.gateway.settings import Settings, UpstreamSettings
-from fairlane.queues.embedded.child import ChildProcess
+from fairlane.queues.embedded.child import ChildProcess, child_environ
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.logs.redaction import unquoted
 from fairlane.queues.loops import wait_event
@@ -48,6 +48,8 @@ MAX_LINES = 200
 MAX_CHARS = 500
 """Of a line."""
 
+SHARED = ("*_PROXY", "*_proxy", "OTEL_*")
+"""Patterns of the environment variables that all workers get in addition to those of every child: proxies and tracing."""
 REGISTERED = "registered with "
 """The beginning of a worker's line when it has connected (`workers/sdk/connection.py`)."""
 _LINE = re.compile(r"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: (.*)")
@@ -139,19 +141,6 @@ def drain_ms_of(settings: Settings) -> int:
     return min(settings.max_task_timeout_ms, MAX_DRAIN_MS)
 
 
-def shared_environ(environ: Mapping[str, str], upstreams: Iterable[UpstreamSettings]) -> dict[str, str]:
-    """Return the environment that all workers share: without the gateway's own variables and without keys of providers."""
-    keys = {
-        *(provider.key_env for provider in PROVIDERS.values()),
-        *(upstream.api_key_env for upstream in upstreams),
-    }
-    return {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith("FAIRLANE_") and name not in keys
-    }
-
-
 def loopback_url(listener: socket.socket) -> str:
     """Return the URL of a listener for processes of this machine: loopback, unless it is bound to one address."""
     host, port = listener.getsockname()[:2]
@@ -207,7 +196,7 @@ class OwnWorkers:
         """Run the workers of these settings. Unchanged ones continue, or start if they had been drained."""
         self._settings = settings
         wanted = {**self._plan(settings), **self._http_worker(settings)}
-        self._keep(settings, wanted, self._keepers.keys() - wanted.keys())
+        self._keep(wanted, self._keepers.keys() - wanted.keys())
 
     def endpoints(self, exist: bool) -> None:
         """Note whether there are endpoints that the settings do not name."""
@@ -216,18 +205,18 @@ class OwnWorkers:
         self._endpoints = exist
         if self._settings is not None:
             wanted = self._http_worker(self._settings)
-            self._keep(self._settings, wanted, self._keepers.keys() & {HTTP_WORKER} - wanted.keys())
+            self._keep(wanted, self._keepers.keys() & {HTTP_WORKER} - wanted.keys())
 
     def _http_worker(self, settings: Settings) -> dict[str, OwnWorker]:
         needed = self._endpoints or settings.endpoints
         worker = self._http(settings) if needed else None
         return {} if worker is None else {HTTP_WORKER: worker}
 
-    def _keep(self, settings: Settings, wanted: Mapping[str, OwnWorker], over: Iterable[str]) -> None:
+    def _keep(self, wanted: Mapping[str, OwnWorker], over: Iterable[str]) -> None:
         """Run the `wanted` ones, and end those that are `over`."""
         if self._stopping:
             return
-        shared = shared_environ(self._environ, settings.upstreams.values())
+        shared = child_environ(self._environ, *SHARED)
         for name in list(over):
             self._keepers.pop(name).end(self._drain_s)
         for name, worker in wanted.items():

@@ -1,7 +1,9 @@
 """Loads the settings: flags over environment over file over defaults; every mistake is named at its place."""
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,9 @@ from fairlane.gateway.settings.units import WRITTEN, external_name, external_val
 
 _SECRET = {"redis_url", "database_url", "stream_token_secret", "keys", "workers", "upstreams", "endpoints"}
 """Settings whose values messages do not repeat."""
+_PLAIN_SECRETS = frozenset({"stream_token_secret", "signing_key", "set_headers"})
+_PASSWORD = re.compile(r"://[^\s/@]*:[^\s/@]+@")
+"""The password in a URL."""
 
 
 class SettingsError(Exception):
@@ -87,7 +92,26 @@ def load_settings(
     }
     origins |= {NAMES[name]: Origin("flag", flags.place((name,))) for name in flags.tree}
     settings.set_source(times, Origins(origins, None if file.modified_ms is None else os.path.abspath(path)))
-    return settings, [*(_warning(entry, settings) for entry in ignored), *notes(settings)]
+    warnings = [*(_warning(entry, settings) for entry in ignored), *notes(settings)]
+    secrets = sorted(_secrets_in(file.tree))
+    if secrets and Path(path).stat().st_mode & stat.S_IROTH:
+        warnings.append(
+            f"{path} has secrets ({', '.join(secrets)[:200]}), and every user of this machine can read it: run chmod 640 {path}, "
+            "or set them in the environment"
+        )
+    return settings, warnings
+
+
+def _secrets_in(value: Any, loc: Loc = ()) -> Iterator[str]:
+    """Yield the names of the secrets that a part of a file has."""
+    if isinstance(value, dict | list):
+        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+            if name in _PLAIN_SECRETS and part:
+                yield dotted((*loc, name))
+            else:
+                yield from _secrets_in(part, (*loc, name))
+    elif isinstance(value, str) and _PASSWORD.search(value):
+        yield dotted(loc)
 
 
 def _lacking(settings: Settings, environ: Mapping[str, str]) -> list[_Finding]:

@@ -8,7 +8,7 @@ The child is started through `launcher.py`, which arranges its end and then beco
   The pipe ends with this process, and the watcher then sends the child SIGTERM.
 
 The child has a session of its own: Ctrl-C at a terminal reaches this process alone, which ends the child
-when it is done with it.
+when it is done with it. It gets listed environment variables only, and no descriptor but those that are passed.
 """
 
 import asyncio
@@ -18,12 +18,24 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Literal
 
 Guard = Literal["prctl", "watch"]
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
+_EVERY_CHILD = (
+    *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "LC_*", "LD_LIBRARY_PATH", "SSL_CERT_*"),
+    *("PYTHONPATH", "PYTHONUTF8", "PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
+)
+"""The environment variables that every child gets, as patterns. None holds a secret."""
+
+
+def child_environ(environ: Mapping[str, str], *more: str) -> dict[str, str]:
+    """Return the part of an environment that a child gets. `more`: patterns of names that it needs besides."""
+    names = (*_EVERY_CHILD, *more)
+    return {name: value for name, value in environ.items() if any(fnmatchcase(name, each) for each in names)}
 
 
 class ChildProcess:
@@ -34,6 +46,7 @@ class ChildProcess:
         argv: Iterable[str],
         *,
         output: IO[bytes] | int,
+        dialogue: int | None = None,
         keep_fds: Iterable[int] = (),
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
@@ -41,9 +54,10 @@ class ChildProcess:
     ) -> None:
         """Start `argv` (its first word is a path) with stdout and stderr to `output`.
 
-        `keep_fds` are descriptors the child inherits. Files that it makes are its user's alone. `guard` None
-        takes what the platform and thread allow. The child may end immediately, with status 127 when the command
-        cannot be run.
+        `dialogue` is the descriptor of its stdin and stdout, if given. `keep_fds` are other descriptors that the
+        child inherits. `env` None is the part of this process's that every child gets. Files that it makes are its
+        user's alone. `guard` None takes what the platform and thread allow. The child may end immediately, with
+        status 127 when the command cannot be run.
         """
         mark_read, self._write_end = os.pipe()
         try:
@@ -53,12 +67,12 @@ class ChildProcess:
                     *(guard or _best_guard(), str(os.getpid()), str(mark_read)),
                     *argv,
                 ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdin=subprocess.DEVNULL if dialogue is None else dialogue,
+                stdout=output if dialogue is None else dialogue,
                 stderr=output,
                 pass_fds=[mark_read, *keep_fds],
                 cwd=cwd,
-                env=env,
+                env=child_environ(os.environ) if env is None else env,
                 start_new_session=True,
                 umask=0o077,
             )

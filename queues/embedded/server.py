@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fairlane.queues.embedded.child import ChildProcess, Guard
+from fairlane.queues.embedded.child import ChildProcess, Guard, child_environ
 from fairlane.queues.embedded.lock import DataDirInUseError, DataLock
 from fairlane.queues.secure_files import FILE_MODE, make_private_directory, open_private
 
@@ -194,16 +194,12 @@ class EmbeddedRedis:
         if self._server:
             self._server.kill()
         self._rotate_log()
-        environ = {
-            name: os.environ[name] for name in ("PATH", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
-        }
         with open_private(self.data_dir / _LOG_FILE) as output:
             self._server = ChildProcess(
                 [str(self._binary), str(self._run_dir / "redis.conf")],
                 output=output,
                 keep_fds=[self._lock.fd],
                 cwd=self.data_dir,
-                env=environ,
                 guard=self._guard,
             )
         self._lock.note(gateway=os.getpid(), server=self._server.pid, run_dir=str(self._run_dir))
@@ -339,7 +335,12 @@ def server_version(binary: Path) -> tuple[int, int] | None:
     """Major and minor version that a server binary reports, or None when it cannot be run."""
     try:
         answer = subprocess.run(  # noqa: S603 (a path of ours or of PATH, no shell)
-            [str(binary), "--version"], capture_output=True, text=True, timeout=10, check=False
+            [str(binary), "--version"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+            env=child_environ(os.environ),
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

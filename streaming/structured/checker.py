@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import hashlib
 import signal
+import socket
 import sys
 from collections import OrderedDict
 from typing import Literal, NamedTuple
@@ -15,6 +16,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import structlog
 
+from fairlane.queues.embedded.child import ChildProcess
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.streaming.structured.requirements import LENGTH, MAX_TEXT_BYTES
 
@@ -29,6 +31,7 @@ PATIENCE_S = 30.0
 MAX_KNOWN = 4096
 SMALL_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 1 << 20
+STDERR = 2
 _PROGRAM = "fairlane.streaming.structured.child"
 
 
@@ -53,7 +56,7 @@ class Checker:
     def __init__(self, cpu_s: float = CPU_S) -> None:
         self._cpu_s = cpu_s
         self._semaphore = FairSemaphore(1)
-        self._child: asyncio.subprocess.Process | None = None
+        self._child: _Child | None = None
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self._closed = asyncio.Event()
 
@@ -124,17 +127,22 @@ class Checker:
             await self._end()
             raise
 
-    async def _running(self) -> asyncio.subprocess.Process:
-        if self._child is None or self._child.returncode is not None:
-            pipe = asyncio.subprocess.PIPE
+    async def _running(self) -> "_Child":
+        if self._child is None or self._child.process.status is not None:
+            await self._end()
+            ours, theirs = socket.socketpair()
             command = (sys.executable, "-P", "-m", _PROGRAM, str(self._cpu_s))
-            child = await asyncio.create_subprocess_exec(
-                *command, stdin=pipe, stdout=pipe, start_new_session=True
-            )
-            self._child = child
+            try:
+                process = ChildProcess(command, output=STDERR, dialogue=theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
+            self._child = _Child(process, *await asyncio.open_unix_connection(sock=ours))
             try:
                 async with asyncio.timeout(START_S):
-                    await _exchange(child, msgspec.msgpack.encode((b"true", [])))
+                    await _exchange(self._child, msgspec.msgpack.encode((b"true", [])))
             except BaseException:
                 await self._end()
                 raise
@@ -145,19 +153,24 @@ class Checker:
         child, self._child = self._child, None
         if child is None:
             return 0
-        if not is_gone:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-        return await child.wait()
+        child.writer.close()
+        try:
+            return await child.process.wait() if is_gone else -signal.SIGKILL
+        finally:
+            child.process.kill()
 
 
-async def _exchange(child: asyncio.subprocess.Process, question: bytes) -> Verdict:
+class _Child(NamedTuple):
+    process: ChildProcess
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+async def _exchange(child: _Child, question: bytes) -> Verdict:
     """One question and its answer. Raises EOFError or OSError where the child is gone."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    child.stdin.write(LENGTH.pack(len(question)) + question)
-    await child.stdin.drain()
-    length = LENGTH.unpack(await child.stdout.readexactly(LENGTH.size))[0]
+    child.writer.write(LENGTH.pack(len(question)) + question)
+    await child.writer.drain()
+    length = LENGTH.unpack(await child.reader.readexactly(LENGTH.size))[0]
     if length > MAX_ANSWER_BYTES:
         raise OSError("the answer is too long")
-    return Verdict(*_read(await child.stdout.readexactly(length)))
+    return Verdict(*_read(await child.reader.readexactly(length)))

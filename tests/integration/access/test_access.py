@@ -241,7 +241,9 @@ async def test_every_answer_but_a_static_file_forbids_caches_to_keep_it(talk: Ta
             "pages.favicon",
         }
         assert seen > 100
-        bodies = [{"model": "m", "messages": [], "stream": stream} for stream in (False, True)]
+        bodies: list[dict[str, Any]] = [
+            {"model": "m", "messages": [], "stream": stream} for stream in (False, True)
+        ]
         for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/openai"):
             for body in bodies:
                 more = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9}

@@ -201,8 +201,7 @@ async def test_a_process_that_dies_costs_nobody_his_answer(gateway: Start) -> No
             await worker.answer(await worker.take(), message(GOOD))
             assert (await call).status_code == 200
             assert checker._child is not None
-            checker._child.kill()
-            await checker._child.wait()
+            checker._child.process.kill()
 
 
 async def test_a_schema_that_takes_for_ever_fails_its_task_and_holds_up_neither_loop_nor_others(

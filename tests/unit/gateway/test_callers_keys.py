@@ -27,15 +27,16 @@ def test_first_start_off_loopback_makes_keys_once_and_loads_them_later(tmp_path:
     first, created = with_first_start_keys(settings)
     assert [made.kind for made in created] == ["key", "worker"]
     for made in created:
-        assert made.path.stat().st_mode & 0o777 == 0o600
-        assert made.secret not in made.path.read_text()
+        assert made.path.read_text() == f"{made.secret}\n"
+        assert made.secret not in made.path.with_suffix(".json").read_text()
     again, none = with_first_start_keys(settings)
     assert none == []
     assert (again.keys, again.workers) == (first.keys, first.workers)
     callers = Callers(again)
     assert callers.authenticate({b"authorization": f"Bearer {created[0].secret}"}.get).admin
     assert callers.authenticate_worker(f"Bearer {created[1].secret}") is not None
-    assert len(list((tmp_path / "data").iterdir())) == 2
+    files = list((tmp_path / "data").iterdir())
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600] * 4
 
 
 def test_what_the_database_has_is_not_made_and_a_file_of_before_still_holds(tmp_path: Path) -> None:

@@ -324,3 +324,30 @@ def test_settings_are_as_old_as_their_file_and_never_of_the_future(tmp_path: Pat
     alone = Settings()
     assert alone.times.modified_ms == alone.times.read_ms >= settings.times.read_ms
     assert alone.model_copy(update={"port": 82}).times == alone.times
+
+
+HASH = f"a{'1' * 63}"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        (f"keys: [{{id: a, sha256: {HASH}, delegating: true, signing: true, signing_key: {HASH}}}]", True),
+        ("endpoints: {e: {url: 'https://a.example/', concurrency: 1, set_headers: {x-key: s}}}", True),
+        ("stream_token_secret: a-secret-of-some-length", True),
+        ("redis_url: redis://fairlane:hunter2@redis:6379/0", True),
+        ("database_url: postgresql://fairlane:hunter2@db/fairlane", True),
+        (f"keys: [{{id: a, sha256: {HASH}}}]", False),
+        ("redis_url: redis://redis:6379/0?ssl_ca_certs=/etc/ca.pem", False),
+    ],
+)
+def test_a_file_with_secrets_that_everybody_can_read_is_named(
+    tmp_path: Path, text: str, secret: bool
+) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(text)
+    for mode, warns in ((0o644, secret), (0o640, False), (0o600, False)):
+        file.chmod(mode)
+        warnings = load_settings(file, {}, {})[1]
+        assert any(f"chmod 640 {file}" in warning for warning in warnings) == warns
+        assert "hunter2" not in str(warnings)

@@ -70,8 +70,7 @@ async def test_who_does_not_wait_any_more_leaves_no_answer_to_the_next(checker: 
 async def test_a_process_that_was_killed_is_started_again(checker: Checker) -> None:
     await checker.schema(STRING, "u")
     assert checker._child is not None
-    checker._child.kill()
-    await checker._child.wait()
+    checker._child.process.kill()
     assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
 
 
@@ -85,13 +84,13 @@ async def test_without_time_nobody_knows(checker: Checker, monkeypatch: pytest.M
 
 
 async def test_without_a_process_nobody_knows(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def none(*_: Any, **__: Any) -> Any:
+    def none(*_: Any, **__: Any) -> Any:
         raise OSError("no more processes")
 
     with monkeypatch.context() as broken:
         broken.setattr("fairlane.streaming.structured.checker._PROGRAM", "fairlane.no_such_program")
         assert await checker.texts(STRING, [b'"1"'], "u") == NO_CHILD, "it ends at its start"
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", none)
+    monkeypatch.setattr("fairlane.streaming.structured.checker.ChildProcess", none)
     assert await checker.schema(STRING, "u") == NO_CHILD
     await checker.close()
     assert await checker.texts(STRING, [b'"1"'], "u") == NO_CHILD
@@ -110,6 +109,6 @@ async def test_a_process_that_somebody_kills_blames_no_schema(checker: Checker) 
     while checker._semaphore._free:
         await asyncio.sleep(0)
     assert checker._child is not None
-    checker._child.kill()
+    checker._child.process.kill()
     assert await asking == LATE
     assert await checker.schema(endless("killed"), "u") == FINE
