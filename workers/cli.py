@@ -13,6 +13,7 @@ import typer
 
 from fairlane.workers import protocol
 from fairlane.workers.adapters import PROVIDERS, SIMULATED, Accident, SimulateAdapter, Simulation, echo
+from fairlane.workers.adapters.quirks import read_quirks
 from fairlane.workers.sdk import Delta, GatewayRefusedError, Result, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.dry_run import dry_run
 from fairlane.workers.sdk.handlers import ANY_MODEL, Item
@@ -140,8 +141,16 @@ TaskTypes = Annotated[
 AllowField = Annotated[
     list[str] | None,
     typer.Option(
-        help="A member of the body that callers may set although it can direct the request to another server, key or "
-        "model (provider, fallbacks, …), costs more than tokens (tools.web_search), or is unknown; may be repeated."
+        help="A member of the body that clients can set although it does more than shape an answer (provider), a tool that the "
+        "server runs (tools.web_search), a part of a message (content.TYPE), or file_id; may be repeated."
+    ),
+]
+QuirkOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--quirk",
+        help="NAME=VALUE: what the server takes otherwise, such as stream_options=omit, max_tokens=max_completion_tokens or "
+        "system=first (docs/providers.md); may be repeated. A rejection that names such a member is learnt from.",
     ),
 ]
 UpstreamName = Annotated[
@@ -167,6 +176,7 @@ def start(
     api_key_env: KeyEnv = None,
     task_type: TaskTypes = None,
     allow_field: AllowField = None,
+    quirk: QuirkOptions = None,
     upstream: UpstreamName = None,
     ttft_ms: Ttft = 60_000,
     idle_ms: Idle = 30_000,
@@ -197,7 +207,17 @@ def start(
     else:
         times = ttft_ms, idle_ms, total_ms
         adapter = _adapter(
-            provider, model or [], base_url, upstream_model, api_key_env, allow_field, times, task_type
+            *(
+                provider,
+                model or [],
+                base_url,
+                upstream_model,
+                api_key_env,
+                allow_field,
+                quirk,
+                times,
+                task_type,
+            )
         )
         adapter.attach(worker)
     _serve(worker, gateway, name, slots, token_file, drain_ms)
@@ -212,6 +232,7 @@ def check_provider(
     api_key_env: KeyEnv = None,
     task_type: TaskTypes = None,
     allow_field: AllowField = None,
+    quirk: QuirkOptions = None,
     ttft_ms: Ttft = 30_000,
     idle_ms: Idle = 30_000,
     total_ms: Total = 60_000,
@@ -232,7 +253,9 @@ def check_provider(
     if ANY_MODEL in model:
         _stop("A check needs the names of models; * is none.")
     times = ttft_ms, idle_ms, total_ms
-    adapter = _adapter(provider, model, base_url, upstream_model, api_key_env, allow_field, times, task_type)
+    adapter = _adapter(
+        *(provider, model, base_url, upstream_model, api_key_env, allow_field, quirk, times, task_type)
+    )
     if "openaiLike" not in adapter.task_types:
         _stop("A check begins with chats: name --task-type openaiLike, too.")
     needed = {"answer", "stream", *(require or ())}
@@ -302,6 +325,7 @@ def _adapter(
     upstream_models: list[str] | None,
     api_key_env: str | None,
     allow_fields: list[str] | None,
+    quirks: list[str] | None,
     times: tuple[int, int, int],
     task_types: list[str] | None = None,
 ) -> "Upstream":
@@ -328,6 +352,7 @@ def _adapter(
             api_key=key,
             task_types=task_types,
             allow_fields=allow_fields or (),
+            quirks=read_quirks(quirks or ()),
             limits=Limits(*times),
         )
     except ValueError as error:

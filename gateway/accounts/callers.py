@@ -29,11 +29,11 @@ from fairlane.gateway.accounts.tokens import (
 from fairlane.gateway.accounts.upstreams import HTTP_WORKER, OWN_WORKER, UpstreamTokens
 from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.errors import ApiError, Unauthorized, model_not_found
-from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.settings import CallerKey, KeyQuota, Scope, Settings, WorkerKey
 from fairlane.queues.keys import ANY_ENDPOINT
 from fairlane.queues.limits import pack
 from fairlane.streaming.jsontext import kind_of
+from fairlane.workers.hosts import is_loopback
 
 Kind = Literal["caller", "worker"]
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.settings import Settings
+from fairlane.workers.hosts import is_loopback
 
 FORWARDING_HEADERS = frozenset(
     {

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from fairlane.gateway.errors import ApiError, bad_request, too_large
 from fairlane.streaming.jsontext import join_object, json_string, kind_of
+from fairlane.workers.adapters.dialects.chat_only import joined
 
 MAX_BYTES = 16 << 20
 """Maximum size of a chat request by default."""
@@ -25,6 +26,7 @@ _WORDS = {
     "`object`": "an object",
     "`bool`": "true or false",
 }
+_SYSTEM = b'{"role":"system","content":'
 
 
 class StrictStruct(Struct, forbid_unknown_fields=True):
@@ -122,6 +124,15 @@ def check_callers(raw: Raw, place: str) -> None:
     """Raise ApiError(400) for a tool that the model itself may not call."""
     if not is_null(raw) and "direct" not in read(raw, _names, place):
         raise invalid(place, "only the model calls tools here: it must contain 'direct'")
+
+
+def add_system(messages: list[bytes], content: bytes) -> None:
+    """Add a system message to those of a chat; leading ones become one, because templates of many models take no second one."""
+    before = messages[0] if len(messages) == 1 else b""
+    if before.startswith(_SYSTEM):
+        content = joined(before[len(_SYSTEM) : -1], content)
+        messages.clear()
+    messages.append(b"%b%b}" % (_SYSTEM, content))
 
 
 def json_object(**pairs: bytes | str) -> bytes:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 import typer
 
-from fairlane.gateway.hosts import is_loopback
+from fairlane.workers.hosts import client_options
 from fairlane.workers.secrets import check_secret
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ def request(
     search = urlencode({name: value for name, value in (query or {}).items() if value not in ("", None)})
     unknown = f"; if the change was made is unknown: {repeat}" if method != "GET" else ""
     try:
-        with httpx2.Client(
-            timeout=TIMEOUT_S, trust_env=not is_loopback(urlsplit(url).hostname or "")
-        ) as client:
+        with httpx2.Client(timeout=TIMEOUT_S, **client_options(url)) as client:
             answer = client.request(
                 method,
                 f"{url}{path}?{search}" if search else url + path,

@@ -130,7 +130,7 @@ def _arguments(name: str, upstream: UpstreamSettings, drain_ms: int) -> tuple[st
         f"--base-url={upstream.address}",
         *(f"--model={model}" for model in models),
         *(f"--task-type={task_type}" for task_type in upstream.task_types),
-        *(f"--allow-field={name}" for name in upstream.allow_fields),
+        *(f"--quirk={name}={value}" for name, value in upstream.quirks.items()),
         *(f"--upstream-model={other}" for other in models.values() if list(models) != list(models.values())),
         *([f"--api-key-env={upstream.api_key_env}"] if upstream.api_key_env else []),
     )

@@ -19,7 +19,6 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.credits.prices import ANY_MODEL
 from fairlane.gateway.database.address import parse_address
-from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.chains import ChainSettings, stage_errors
 from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS, EndpointSettings
@@ -53,6 +52,7 @@ from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, Templ
 from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, SECOND_MS, Amount, text_of
 from fairlane.queues.clock import now_ms
 from fairlane.queues.keys import ENDPOINT, is_reserved
+from fairlane.workers.hosts import is_loopback
 
 
 class Reject(Protocol):

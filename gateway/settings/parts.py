@@ -27,6 +27,7 @@ from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, SEC
 from fairlane.queues.windows import read_windows
 from fairlane.workers.adapters.endpoints.addresses import read_networks
 from fairlane.workers.adapters.providers import PROVIDERS
+from fairlane.workers.adapters.quirks import read_quirks
 
 Mode = Literal["stream", "batch", "vision"]
 MODES: tuple[Mode, ...] = ("stream", "batch", "vision")
@@ -450,8 +451,7 @@ Offers = Annotated[
 ]
 
 
-MAX_ALLOWED_FIELDS = 100
-AllowedField = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+MAX_QUIRKS = 100
 
 
 class UpstreamSettings(SettingsPart):
@@ -474,9 +474,10 @@ class UpstreamSettings(SettingsPart):
     `openaiImageEdit`, `openaiImageVariation`, `openaiModeration`.
     """
 
-    allow_fields: list[AllowedField] = Field(default=[], max_length=MAX_ALLOWED_FIELDS)
-    """Fields of a body that clients can set although they can direct a request to another server, key or model, or cost more than
-    tokens (`provider`). Allow only what every client may do with this server's key.
+    quirks: dict[str, str | int] = Field(default={}, max_length=MAX_QUIRKS)
+    """What becomes of members of a request: `omit`, another name for it, or `allow` for one that clients can set although it can
+    direct a request elsewhere or cost more than tokens (`provider`, `tools.web_search`). `{max_tokens: max_completion_tokens,
+    stream_options: omit, system: first}`: docs/providers.md has the table. A rejection that names such a member is learnt from.
     """
 
     slots: int = Field(default=1, ge=1, le=MAX_SLOTS_OF_A_WORKER)
@@ -499,6 +500,12 @@ class UpstreamSettings(SettingsPart):
     def _known(cls, value: str) -> str:
         if value not in PROVIDERS:
             raise ValueError(f"should be one of {', '.join(PROVIDERS)}, not {value[:40]!r}")
+        return value
+
+    @field_validator("quirks")
+    @classmethod
+    def _are_quirks(cls, value: dict[str, str | int]) -> dict[str, str | int]:
+        read_quirks(f"{name}={instead}" for name, instead in value.items())
         return value
 
     @field_validator("base_url")

@@ -65,15 +65,7 @@ NESTED = ("models", "queues", "upstreams")
 """Groups with names; a variable can set one value of one entry."""
 FILE_ONLY = frozenset(_GROUPS) - SINGLE - frozenset(NESTED)
 """Groups that only the file sets."""
-_TEXT_LISTS = (
-    "cors_origins",
-    "allowed_hosts",
-    "fallbacks",
-    "models",
-    "task_types",
-    "allow_fields",
-    "allow_private",
-)
+_TEXT_LISTS = ("cors_origins", "allowed_hosts", "fallbacks", "models", "task_types", "allow_private")
 
 _KUBERNETES = re.compile(
     r"FAIRLANE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"

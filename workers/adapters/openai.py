@@ -13,9 +13,8 @@ __all__ = ["Limits", "OpenAIAdapter"]
 class OpenAIAdapter(Upstream):
     """An `Upstream` that speaks OpenAI: chat completions, completions and embeddings.
 
-    The payload goes out as it came, except `model`, `stream` (as the task says) and, for a stream,
-    `stream_options.include_usage`. A payload with a member that would steer the upstream to another server,
-    key or model fails with BAD_REQUEST (`forbidden_members.py`), unless `allow_fields` names it.
+    The payload goes out as it came, as far as clients can set it (`fields.py`) and the upstream takes it (`quirks.py`), except
+    `model`, `stream` (as the task says) and, for a stream, `stream_options.include_usage`.
     """
 
     def __init__(self, *, base_url: str, models: Iterable[str] | Mapping[str, str], **options: Any) -> None:

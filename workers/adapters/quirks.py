@@ -22,7 +22,9 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _BOUNDS = ("max_tokens", "max_completion_tokens")
 _NOT_MEMBERS = frozenset({"system", "developer", "max_output_tokens"})
-_OPTIONAL = ("stream_options", "stream", "parallel_tool_calls", "user", "reasoning_content", "strict")
+_OPTIONAL = (
+    *("stream_options", "stream", "parallel_tool_calls", "user", "verbosity", "reasoning_content", "strict"),
+)
 """Members that Fairlane adds, or says in another API's place; an answer without them is still one to the request."""
 _COMMON_WORDS = frozenset({"stream", "user", "strict"})
 """They occur in any sentence: as members they are quoted, or the end of a path."""

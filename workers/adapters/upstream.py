@@ -27,6 +27,7 @@ from fairlane.workers.adapters.listing import read_models
 from fairlane.workers.adapters.quirks import ALLOW, Quirks, learn, merged
 from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
 from fairlane.workers.adapters.watch import Watch
+from fairlane.workers.hosts import client_options, is_loopback
 from fairlane.workers.protocol import ModelInfo
 from fairlane.workers.sdk import Context, Task, TaskError, Worker
 from fairlane.workers.sdk.backoff import requested_pause
@@ -70,9 +71,9 @@ class Upstream:
     `base_url` is what precedes the dialect's paths, with its version (`http://localhost:11434/v1`). `models`
     are the names to offer, or a map from the name offered to the upstream's name; `"*"` offers any and passes
     names through. `task_types`: what it offers, if not what its dialect says by itself: media only
-    where they are named here, as not every upstream has them. `allow_fields` are members of the body that go out although they
-    may redirect the upstream (`forbidden_members.py`) or the dialect does not know them; `quirks` what it takes otherwise than
-    OpenAI's reference (`quirks.py`), to which this adds what it learns from rejections. `transport` replaces httpx2's own,
+    where they are named here, as not every upstream has them. `allow_fields` are members of the body that clients can set
+    although they usually cannot (`fields.py`); `quirks` what it takes otherwise than OpenAI's reference (`quirks.py`), to which
+    this adds what it learns from rejections. `transport` replaces httpx2's own,
     for tests or for speed. A cancelled task closes its upstream connection immediately.
 
     Attached to a worker, it asks the upstream for its models at the start, after a failure that may be the upstream's, and
@@ -228,6 +229,7 @@ class Upstream:
                 transport=self._transport,
                 timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+                **client_options(self._base_url),
             )
         return self._client
 
@@ -462,6 +464,6 @@ async def _linger(parts: AsyncIterator[bytes]) -> None:
 def _name_of(url: httpx2.URL) -> str:
     """Return host and port; a loopback name becomes this machine's name."""
     host = url.host
-    if host in ("localhost", "::1") or host.startswith("127."):
+    if is_loopback(host):
         host = socket.gethostname() or host
     return f"{host}:{url.port}" if url.port else host

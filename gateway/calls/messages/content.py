@@ -16,6 +16,7 @@ from fairlane.gateway.calls.shapes import (
     Shape,
     SizeLimit,
     Typed,
+    add_system,
     invalid,
     is_empty,
     is_null,
@@ -56,7 +57,7 @@ class Conversation:
     def add_system(self, raw: Raw) -> None:
         """Add the system prompt. Raise ApiError(400), as all methods."""
         if not is_null(raw):
-            self._add("system", self._texts(raw, "system"))
+            add_system(self.messages, self._texts(raw, "system"))
 
     def add(self, raw: Raw) -> None:
         """Add the list of messages."""
@@ -72,7 +73,7 @@ class Conversation:
             elif message.role == "assistant":
                 self._add_assistant(message.content, place)
             elif message.role == "system":
-                self._add("system", self._texts(message.content, place))
+                add_system(self.messages, self._texts(message.content, place))
             else:
                 raise invalid(f"messages[{number}].role", "must be user, assistant or system")
 

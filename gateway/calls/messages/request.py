@@ -100,7 +100,7 @@ def chat_of(
     chat["messages"] = Raw(b"[%b]" % b",".join(conversation.messages))
     conversation.messages.clear()
     if bounded or "max_tokens" in given:
-        chat["max_tokens"] = _bound(given.get("max_tokens"))
+        chat["max_completion_tokens"] = _bound(given.get("max_tokens"))
     _pass_on(given, chat)
     only_there = {name: bytes(given[name]) for name in _ONLY_THERE if name in given}
     extended = _tools(given, chat) or conversation.extended

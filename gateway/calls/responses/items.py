@@ -19,6 +19,7 @@ from fairlane.gateway.calls.shapes import (
     Shape,
     SizeLimit,
     Typed,
+    add_system,
     invalid,
     is_empty,
     is_null,
@@ -93,7 +94,7 @@ class Conversation:
 
     def add_instructions(self, raw: Raw) -> None:
         """Add the instructions. Raise ApiError(400), as all methods."""
-        self._add("system", string(raw, "instructions"))
+        add_system(self.messages, string(raw, "instructions"))
 
     def add_input(self, raw: Raw) -> None:
         """Add the input: a text, or items."""
@@ -167,7 +168,9 @@ class Conversation:
         if message.role == "user":
             self._add("user", self._content(message.content, _user, at))
         elif message.role in ("system", "developer"):
-            self._add("system", self._content(message.content, _texts, at))
+            content = self._content(message.content, _texts, at)
+            self.flush()
+            add_system(self.messages, content)
         elif message.role == "assistant":
             content = self._content(message.content, _assistant, at)
             turn = self._turn_at(_Part.TEXT)

@@ -18,7 +18,7 @@ async def test_a_message_its_stream_and_the_helper(stage: Stage, node_project: P
     message = await run(node_project, "create", stage.served.url)
     assert message["content"] == [{"type": "text", "text": "Hello wörld"}]
     assert (message["stop_reason"], message["usage"]["output_tokens"]) == ("end_turn", 3)
-    assert stage.cast.seen == [{"model": "talk", "messages": MESSAGES, "max_tokens": 64}]
+    assert stage.cast.seen == [{"model": "talk", "messages": MESSAGES, "max_completion_tokens": 64}]
     events = await run(node_project, "stream", stage.served.url)
     texts = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
     assert "".join(texts) == "Hello wörld"

@@ -49,7 +49,7 @@ async def test_a_message(stage: Stage, claude: AnthropicSdk) -> None:
     assert (message.usage.input_tokens, message.usage.output_tokens) == (5, 3)
     assert message.id.startswith("msg_")
     assert message._request_id.startswith("req_")
-    assert stage.cast.seen == [{"model": "talk", "messages": MESSAGES, "max_tokens": 64}]
+    assert stage.cast.seen == [{"model": "talk", "messages": MESSAGES, "max_completion_tokens": 64}]
 
 
 async def test_a_stream_and_its_helper(stage: Stage, claude: AnthropicSdk) -> None:
@@ -64,7 +64,8 @@ async def test_a_stream_and_its_helper(stage: Stage, claude: AnthropicSdk) -> No
     text, final = await claude.helper(**ASKED)
     assert text == "Hello wörld"
     assert (final.stop_reason, final.usage.input_tokens, final.usage.output_tokens) == ("end_turn", 5, 3)
-    streamed = {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
+    chat = {"model": "talk", "messages": MESSAGES, "max_completion_tokens": 64}
+    streamed = {**chat, "stream": True, "stream_options": {"include_usage": True}}
     assert stage.cast.seen == [streamed, streamed]
 
 

@@ -120,7 +120,16 @@ def test_a_strict_server_of_openais_is_sent_nothing_that_it_refuses() -> None:
         task = Task(task_id="t", type="openaiLike", model="m", payload_bytes=payload, stream=True)
         body = json.loads(OpenAIDialect().call(task, "m", quirks={}, now=0.0).body)
         assert body.keys() <= {
-            *("model", "messages", "max_tokens", "stream", "stream_options", "tools", "tool_choice", "user"),
+            *(
+                "model",
+                "messages",
+                "max_completion_tokens",
+                "stream",
+                "stream_options",
+                "tools",
+                "tool_choice",
+            ),
+            "user",
             *("reasoning_effort", "response_format", "temperature", "stop"),
         }
         open_calls: set[str] = set()

@@ -64,6 +64,7 @@ STATE: dict[str, Any] = {
             "heartbeatAgeMs": 3200,
             "taskSilentMs": 132_000,
             "draining": True,
+            "tags": {"quirks": "stream_options=omit"},
         },
         {
             "workerId": "w2",
@@ -273,7 +274,19 @@ def test_status_prints_problems_and_tables(admin_server: str) -> None:
     for row in (
         ["paid_stream", "8", "3", "2", "4.1s", "1000", "-", "true*"],
         ["demo-fast", "2", "-", "3", "1", "2", "false"],
-        ["[red]gpu[31m-1", "w1", "r1", "2", "2", "2m12s", "demo-fast", "3.2s", "true", "-"],
+        [
+            "[red]gpu[31m-1",
+            "w1",
+            "r1",
+            "2",
+            "2",
+            "2m12s",
+            "demo-fast",
+            "3.2s",
+            "true",
+            "-",
+            "stream_options=omit",
+        ],
     ):
         assert row in rows
     assert "\x1b" not in answer.stdout

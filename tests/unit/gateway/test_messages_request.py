@@ -72,11 +72,28 @@ def first(role: str, block: Any) -> dict[str, Any]:
 def test_a_plain_request_is_a_plain_chat_request() -> None:
     assert chat(system="Be brief.") == {
         "model": "m",
-        "max_tokens": 9,
+        "max_completion_tokens": 9,
         "messages": [{"role": "system", "content": "Be brief."}, *HI],
     }
     streamed = chat(stream=True)
     assert (streamed["stream"], streamed["stream_options"]) == (True, {"include_usage": True})
+
+
+@pytest.mark.parametrize(
+    ("system", "leading", "content"),
+    [
+        ("a", ["b", "c"], "a\n\nb\n\nc"),
+        ("a", [[text("b"), text("c")]], [text("a"), text("b"), text("c")]),
+        ([text("a", cache_control=CACHE)], ["b"], [text("a", cache_control=CACHE), text("b")]),
+        (None, ["", "b"], "b"),
+    ],
+)
+def test_leading_system_messages_are_one_and_later_ones_stay(
+    system: Any, leading: list[Any], content: Any
+) -> None:
+    later = [*HI, {"role": "system", "content": "d"}, *HI]
+    told = messages(*({"role": "system", "content": one} for one in leading), *later, system=system)
+    assert told == [{"role": "system", "content": content}, *later]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +141,7 @@ def test_a_plain_request_is_a_plain_chat_request() -> None:
     ],
 )  # fmt: skip
 def test_where_members_go(members: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert chat(**members) == {"model": "m", "max_tokens": 9, "messages": HI, **expected}
+    assert chat(**members) == {"model": "m", "max_completion_tokens": 9, "messages": HI, **expected}
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def settings(upstreams: dict[str, Any], **more: Any) -> Settings:
         (VLLM + "base_url: 'http://a:b/v1'}", {}, ".base_url: should be a URL such as http://localhost:8000/v1"),
         (VLLM + "base_url: 'http://u:hunter2@a/v1'}", {}, ".base_url: should hold no user, password or query"),
         (VLLM + "base_url: 'http://a/v1?key=hunter2'}", {}, ".base_url: should hold no user, password or query"),
+        (VLLM + "quirks: {system: last}}", {}, ".quirks: 'system=last' is not a quirk; write for example"),
         (VLLM + "api_key_env: sk-hunter2}", {}, ".api_key_env: should be the name of an environment variable"),
         (VLLM + "api_key: hunter2}", {}, ".api_key: unknown setting; did you mean api_key_env?"),
         ("{provider: deepseek, models: [m]}", {}, ": deepseek needs a key: name the variable that holds it"),
@@ -67,7 +68,7 @@ def settings(upstreams: dict[str, Any], **more: Any) -> Settings:
         (VLLM + "api_key_env: THE_KEY}", {"THE_KEY": " "}, ".api_key_env: the environment variable THE_KEY is not"),
         (
             *("", {}),
-            ": Input should be settings by their names: provider, base_url, models, task_types, allow_fields, slots, api_key_env",
+            ": Input should be settings by their names: provider, base_url, models, task_types, quirks, slots, api_key_env",
         ),
     ],
 )  # fmt: skip

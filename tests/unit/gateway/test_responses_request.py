@@ -310,6 +310,17 @@ def test_bookkeeping_is_ignored() -> None:
     assert messages({**user(item), "id": "m", **kept}) == [{"role": "user", "content": "x"}]
 
 
+def test_instructions_and_leading_messages_of_the_developer_are_one_system_message() -> None:
+    told = messages(
+        {"role": "developer", "content": "b"},
+        {"role": "system", "content": [text("c")]},
+        *HI,
+        {"role": "developer", "content": "d"},
+        instructions="a",
+    )
+    assert told == [{"role": "system", "content": "a\n\nb\n\nc"}, *HI, {"role": "system", "content": "d"}]
+
+
 def test_items_of_one_turn_are_one_message() -> None:
     told = messages(
         {"role": "developer", "content": "Be brief."},

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.settings import CallerKey, QueueSettings, Settings, hide_password
+from fairlane.workers.hosts import is_loopback
 
 SHA = "a" * 64
 

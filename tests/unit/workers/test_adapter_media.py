@@ -1,5 +1,6 @@
 """Audio, images and moderations through the adapter, against scripted upstreams, and those that are simulated."""
 
+import re
 import wave
 from base64 import b64encode
 from io import BytesIO
@@ -82,20 +83,17 @@ async def test_a_transcription_that_ends_without_its_end_was_cut_off() -> None:
     assert caught.value.code == "UPSTREAM_TRUNCATED"
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {"file": FILE, "api_base": "http://evil"},
-        {"file": FILE, "api_base[x]": "http://evil"},
-        {"file": {**FILE, "data": "no base64!"}},
-        {"file": FILE, "Model": "other"},
-    ],
-)
-async def test_what_would_steer_the_upstream_is_refused(payload: Any) -> None:
-    adapter = OpenAIAdapter(base_url=BASE, models=["m"], task_types=MEDIA)
-    with pytest.raises(TaskError) as caught:
-        await run(adapter, task(TRANSCRIPTION, payload))
-    assert caught.value.code == "BAD_REQUEST"
+async def test_what_would_steer_the_upstream_is_not_sent() -> None:
+    payload = {"file": FILE, "api_base[x]": "http://evil", "Model": "other", "tags": ["a"], "language": "en"}
+    _, request = await ask(
+        task(TRANSCRIPTION, payload), httpx2.Response(200, json={}), "/audio/transcriptions"
+    )
+    names = re.findall(rb'; name="([^"]*)"', request.content)
+    assert sorted(names) == [b"file", b"language", b"model"]
+    for rejected in ({"api_base": "http://evil"}, {"file": {**FILE, "data": "no base64!"}}):
+        with pytest.raises(TaskError) as caught:
+            await ask(task(TRANSCRIPTION, {"file": FILE, **rejected}), httpx2.Response(200), "/")
+        assert caught.value.code == "BAD_REQUEST"
 
 
 async def test_nothing_of_media_is_offered_unless_it_is_named() -> None:
@@ -106,8 +104,9 @@ async def test_nothing_of_media_is_offered_unless_it_is_named() -> None:
             PROVIDERS[provider].adapter(models=["m"], api_key="k", task_types=[asked])
     settings = {"provider": "vllm", "models": ["m"], "task_types": [TRANSCRIPTION]}
     assert f"--task-type={TRANSCRIPTION}" in _arguments("ears", UpstreamSettings.model_validate(settings), 1)
-    allowed = UpstreamSettings.model_validate({**settings, "allow_fields": ["tools.web_search"]})
-    assert "--allow-field=tools.web_search" in _arguments("ears", allowed, 1)
+    quirks = {"tools.web_search": "allow", "max_output_tokens": 9}
+    arguments = _arguments("ears", UpstreamSettings.model_validate({**settings, "quirks": quirks}), 1)
+    assert {"--quirk=tools.web_search=allow", "--quirk=max_output_tokens=9"} <= {*arguments}
     with pytest.raises(ValueError, match="task_types of gemini are openaiLike"):
         UpstreamSettings.model_validate({**settings, "provider": "gemini", "base_url": "http://x.test"})
 

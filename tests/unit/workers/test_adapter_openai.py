@@ -45,6 +45,9 @@ def sse(*events: Any, done: bool = True) -> httpx2.Response:
     return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, content=body)
 
 
+WHOLE = {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}
+
+
 def word(text: str, finish: str | None = None) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]}
 
@@ -79,86 +82,125 @@ async def test_a_stream_becomes_deltas_and_usage() -> None:
 async def test_the_payload_s_other_members_keep_their_bytes() -> None:
     route = respx.post(CHAT).mock(return_value=httpx2.Response(200, json={"choices": []}))
     payload = (
-        b'{"model":"x","temperature":1.50,"big":12345678901234567890123,"stream":true,"stream_options":{}}'
+        b'{"model":"x","temperature":1.50,"seed":12345678901234567890123,"stream":true,"stream_options":{}}'
     )
     await run(adapter(models={"m": "real"}), task(payload, stream=False))
     assert (
         route.calls.last.request.content
-        == b'{"model":"real","temperature":1.50,"big":12345678901234567890123,"stream":false}'
+        == b'{"model":"real","temperature":1.50,"seed":12345678901234567890123,"stream":false}'
     )
 
 
-STEERING = """
-    api_base api_key api_version api_type base_url headers extra_headers extra_body organization custom_llm_provider
-    deployment_id model_list fallbacks user_config context_window_fallbacks aws_sts_endpoint aws_role_name
-    azure_ad_token vertex_credentials litellm_params models route provider kv_transfer_params ssl_verify
+SENT = """
+    model top_p n stop seed max_tokens tool_choice parallel_tool_calls response_format logprobs top_logprobs logit_bias user
+    frequency_penalty presence_penalty stream_options prediction modalities audio reasoning_effort verbosity safety_identifier
+    functions function_call top_k min_p repetition_penalty stop_token_ids guided_json structured_outputs regex ebnf
+    chat_template_kwargs thinking enable_thinking reasoning
 """
-USUAL = """
-    messages model temperature top_p n stop seed max_tokens max_completion_tokens tools tool_choice
-    parallel_tool_calls response_format logprobs top_logprobs logit_bias user store frequency_penalty presence_penalty
-    stream_options metadata service_tier prediction modalities audio reasoning_effort verbosity web_search_options
-    safety_identifier prompt_cache_key prompt suffix echo best_of input encoding_format dimensions top_k min_p
-    guided_json chat_template_kwargs repetition_penalty keep_alive options thinking enable_thinking plugins cache_salt
-    extra modeled header routes providers apis
+NOT_SENT = """
+    bootstrap_host bootstrap_port bootstrap_room data_parallel_rank rid priority request_id kv_transfer_params vllm_xargs
+    cache_salt prompt_cache_key prompt_cache_retention custom_params mm_processor_kwargs service_tier store metadata
+    keep_alive options input_cost_per_token output_cost_per_token num_retries tags guardrails cache api_version
+    aws_role_name azure_ad_token vertex_credentials litellm_params headers extra_headers extra_body ssl_verify
+    context_window_fallbacks transforms usage prompt input unheard_of
+    Model MODEL STREAM \u017ftream Stream_Options N Fallbacks API_BASE
+"""
+REJECTED = """
+    api_base api_key base_url organization custom_llm_provider deployment_id model_list fallbacks models route provider preset
+    plugins web_search_options data_sources custom_logit_processor session_params lora_path chat_template mock_response grammar
 """
 
 
-@pytest.mark.parametrize("name", STEERING.split())
 @respx.mock
-async def test_what_would_steer_the_upstream_elsewhere_is_refused_and_never_sent(name: str) -> None:
+async def test_cookies_of_one_task_are_not_sent_with_the_next() -> None:
+    route = respx.post(CHAT).respond(headers={"Set-Cookie": "session=1"}, json=WHOLE)
+    upstream = adapter()
+    for _ in range(2):
+        assert [item async for item in upstream(task({}, stream=False), Context(task({})))]
+    assert all("Cookie" not in call.request.headers for call in route.calls)
+    await upstream.aclose()
+
+
+async def test_a_server_of_this_machine_is_asked_through_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+
+    def serving(name: str) -> Any:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heard.append(name)
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.close()
+
+        return asyncio.start_server(answer, "127.0.0.1", 0)
+
+    async with await serving("proxy") as proxy, await serving("upstream") as server:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        for host in ("127.0.0.1", "localhost", "upstream.test"):
+            base_url = f"http://{host}:{server.sockets[0].getsockname()[1]}/v1"
+            with pytest.raises(TaskError):
+                await run(adapter(base_url=base_url), task({}))
+    assert heard == ["upstream", "upstream", "proxy"]
+
+
+@respx.mock
+async def test_what_makes_an_answer_is_sent_and_what_says_nothing_or_is_unknown_is_not() -> None:
     route = respx.post(CHAT).mock(return_value=sse(word("a")))
-    with pytest.raises(TaskError) as caught:
-        await run(adapter(api_key="sk-1"), task({"messages": [], name: "http://evil.example"}))
-    assert (caught.value.code, caught.value.retryable) == ("BAD_REQUEST", False)
-    assert repr(name) in caught.value.message
-    escaped = b'{"' + b"".join(b"\\u%04x" % ord(letter) for letter in name) + b'": "x"}'
-    with pytest.raises(TaskError):
-        await run(adapter(), task(escaped))
+    asked = {name: {"a": 1} for name in (SENT + NOT_SENT).split()} | dict.fromkeys(REJECTED.split())
+    await run(adapter(), task({**asked, "messages": []}))
+    assert set(sent(route)) == {*SENT.split(), "messages", "stream"}
+
+
+CHAT_REJECTED: dict[str, Any] = {name: {name: ["x"]} for name in REJECTED.split()} | {
+    "a template for the template": {"chat_template_kwargs": {"chat_template": "{{ x }}"}},
+    **{
+        f"the tool {tool.get('type')}": {"tools": [{"type": "function", "function": {"name": "f"}}, tool]}
+        for tool in ({"type": "mcp", "server_url": "http://x"}, {"type": "web_search"}, {"google_search": {}})
+    },
+    **{
+        f"a part: {part}": {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]}
+        for part in (
+            {"type": "file", "file": {"file_id": "file-1"}},
+            {"type": "input_file", "file_id": "file-1"},
+            {"type": "image_url", "file_id": "file-1", "image_url": {"url": "https://x.test"}},
+            {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
+            {"type": "image_url", "image_url": "/etc/passwd"},
+            {"type": "video_url", "video_url": {"url": "file-1"}},
+            {"type": "image_embeds", "image_embeds": "gAAA"},
+        )
+    },
+    "one part by itself": {
+        "messages": [{"role": "user", "content": {"type": "file", "file": {"file_id": "x"}}}]
+    },
+    "messages that cannot be read": {"messages": [1]},
+}
+
+
+@pytest.mark.parametrize("case", CHAT_REJECTED)
+@respx.mock
+async def test_a_request_for_another_source_than_the_model_is_rejected_and_never_sent(case: str) -> None:
+    route = respx.post(CHAT).mock(return_value=sse(word("a")))
+    plain = msgspec.json.encode({"messages": [], **CHAT_REJECTED[case]})
+    for raw in (plain, plain.replace(b"file_id", b"file\\u005fid").replace(b"s", b"\\u0073")):
+        with pytest.raises(TaskError) as caught:
+            await run(adapter(), task(raw))
+        assert (caught.value.code, caught.value.retryable) == ("BAD_REQUEST", False)
     assert not route.called
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Model",
-        "MODEL",
-        "STREAM",
-        "\u017ftream",
-        "Stream_Options",
-        "N",
-        "Fallbacks",
-        "API_BASE",
-        "extra_Headers",
-    ],
-)
 @respx.mock
-async def test_another_spelling_of_a_name_is_refused_as_some_upstreams_take_it_for_the_same(
-    name: str,
-) -> None:
+async def test_an_operator_may_allow_a_member_a_tool_a_part_and_file_ids() -> None:
     route = respx.post(CHAT).mock(return_value=sse(word("a")))
-    with pytest.raises(TaskError) as caught:
-        await run(adapter(), task({"model": "m", "messages": [], name: "expensive"}))
-    assert (caught.value.code, caught.value.retryable) == ("BAD_REQUEST", False)
-    assert not route.called
-    if name.casefold() in ("model", "stream"):
+    asked: dict[str, Any] = {"provider": {"order": ["x"]}, "tools": [{"type": "web_search"}], "Model": "x"}
+    asked["messages"] = [{"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}]
+    names = ["provider", "tools.web_search", "content.input_file", "file_id"]
+    await run(adapter(allow_fields=names), task(asked))
+    del asked["Model"]
+    assert {name: sent(route)[name] for name in asked} == asked
+    for name in names:
         with pytest.raises(TaskError):
-            await run(adapter(), task({"model": "m", "messages": [], name: None}))
-
-
-@respx.mock
-async def test_what_callers_usually_send_goes_through_and_so_does_what_says_nothing() -> None:
-    route = respx.post(CHAT).mock(return_value=sse(word("a")))
-    await run(adapter(), task({name: {} for name in USUAL.split()} | {"fallbacks": None}))
-    assert set(sent(route)) == {*USUAL.split(), "stream"}
-
-
-@respx.mock
-async def test_an_operator_may_allow_a_member() -> None:
-    route = respx.post(CHAT).mock(return_value=sse(word("a")))
-    await run(adapter(allow_fields=["provider"]), task({"provider": {"order": ["x"]}}))
-    assert sent(route)["provider"] == {"order": ["x"]}
-    with pytest.raises(TaskError):
-        await run(adapter(allow_fields=["provider"]), task({"models": ["x"]}))
+            await run(adapter(allow_fields={*names} - {name}), task(asked))
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from fairlane.workers.adapters.chunks import ChunkReader, ended, is_null, reported_usage
+from fairlane.workers.adapters.chunks import ChunkReader, ended, reported_usage
 from fairlane.workers.adapters.dialects.base import Call, Output
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 from fairlane.workers.adapters.dialects.chat_only import plain_messages, plain_tools
 from fairlane.workers.adapters.dialects.media import PATHS as MEDIA_PATHS
 from fairlane.workers.adapters.dialects.media import media_call
-from fairlane.workers.adapters.forbidden_members import forbidden_member
+from fairlane.workers.adapters.fields import sent_on
 from fairlane.workers.adapters.quirks import OMIT, Quirks, adapt
 from fairlane.workers.sdk import Result, Task, TaskError
 
@@ -49,18 +49,13 @@ class OpenAIDialect:
     ) -> Call:
         try:
             members = msgspec.json.decode(task.payload_bytes, type=dict[str, Raw])
-        except msgspec.DecodeError as error:
-            raise TaskError("BAD_REQUEST", f"The payload is not a JSON object: {error}") from error
-        if (name := forbidden_member(members, quirks)) is not None:
-            raise TaskError(
-                "BAD_REQUEST",
-                f"{name!r} is not taken from callers: it would direct the request to another server, key or model.",
-            )
+            members = sent_on(members, task.type, quirks)
+        except (ValueError, RecursionError) as error:
+            raise TaskError("BAD_REQUEST", f"The payload is not a request of this type: {error}.") from error
         if task.type in MEDIA_PATHS:
             return media_call(task, members, model, secrets.token_hex(16))
         stream = task.stream and task.type != "openaiEmbedding"
-        body: dict[str, Any] = {name: raw for name, raw in members.items() if not is_null(raw)}
-        body["model"] = model
+        body: dict[str, Any] = {**members, "model": model}
         translated = task.type == "openaiLike" and body.pop(ANTHROPIC, None) is not None
         if task.type != "openaiEmbedding":
             body["stream"] = stream

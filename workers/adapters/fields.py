@@ -1,0 +1,161 @@
+"""What clients can send to a server with OpenAI's API: members of a request, types of tools, parts of messages. Pure.
+
+Servers read more from a body than what an answer is: another server, key, model or price (LiteLLM, OpenRouter), the address of a
+cache or a place in the queue (vLLM, SGLang), and OpenAI what costs more than tokens or names what the operator's account holds.
+So the lists below hold what OpenAI documents of an answer, and the sampling fields of vLLM and SGLang. Any other member is not
+sent; if the client would then get an answer to another question, the task is rejected. The quirk `NAME=allow` sends a member.
+"""
+
+import logging
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Raw
+
+from fairlane.workers import tasktypes
+from fairlane.workers.adapters.quirks import ALLOW, Quirks
+from fairlane.workers.sdk.errors import TaskError
+
+log = logging.getLogger("fairlane.worker")
+_Members = dict[str, Raw]
+
+
+def _names(*texts: str) -> frozenset[str]:
+    return frozenset(" ".join(texts).split())
+
+
+_SAMPLING = """
+    model stream stream_options frequency_penalty logit_bias logprobs max_tokens n presence_penalty response_format seed stop
+    temperature top_p user top_k min_p min_tokens repetition_penalty length_penalty best_of use_beam_search stop_token_ids
+    stop_regex include_stop_str_in_output no_stop_trim ignore_eos skip_special_tokens spaces_between_special_tokens
+    add_special_tokens truncate_prompt_tokens allowed_token_ids bad_words prompt_logprobs return_token_ids
+    return_tokens_as_token_ids echo structured_outputs guided_json guided_regex guided_choice guided_grammar regex ebnf
+    json_schema
+"""
+_AUDIO = "model file stream response_format temperature prompt language"
+_IMAGES = """
+    model prompt n size quality style background moderation output_format output_compression response_format user seed
+    negative_prompt num_inference_steps guidance_scale
+"""
+FIELDS = {
+    "openaiLike": _names(
+        _SAMPLING,
+        """
+        messages audio function_call functions max_completion_tokens modalities parallel_tool_calls prediction
+        reasoning_effort safety_identifier tool_choice tools top_logprobs verbosity add_generation_prompt
+        continue_final_message chat_template_kwargs documents reasoning include_reasoning separate_reasoning
+        stream_reasoning thinking enable_thinking thinking_budget anthropic
+        """,
+    ),
+    "openaiCompletion": _names(_SAMPLING, "prompt suffix"),
+    "openaiEmbedding": _names(
+        "model input dimensions encoding_format user truncate_prompt_tokens input_type truncate normalize"
+    ),
+    tasktypes.MODERATION: _names("model input"),
+    tasktypes.TRANSCRIPTION: _names(
+        _AUDIO,
+        "timestamp_granularities include chunking_strategy known_speaker_names known_speaker_references hotwords vad_filter",
+    ),
+    tasktypes.TRANSLATION: _names(_AUDIO),
+    tasktypes.SPEECH: _names("model input voice instructions response_format speed stream_format language"),
+    tasktypes.IMAGE: _names(_IMAGES),
+    tasktypes.IMAGE_EDIT: _names(_IMAGES, "image mask input_fidelity strength"),
+    tasktypes.IMAGE_VARIATION: _names(_IMAGES, "image"),
+}
+"""Members of each type of task that are sent."""
+REJECTED = _names(
+    """
+    api_base api_key base_url organization model_list models fallbacks deployment_id custom_llm_provider route provider preset
+    lora_path plugins web_search_options data_sources chat_template custom_logit_processor logits_processors session_params
+    grammar mock_response prompt_embeds
+    """
+)
+"""Members that ask for another server, key, model, tool or source: an answer without them is to another question."""
+TOOLS = frozenset({"function", "custom"})
+"""Tools that the client runs; the server runs any other, at its operator's cost."""
+PARTS = _names(
+    "text image_url input_audio file refusal video_url audio_url thinking redacted_thinking reasoning"
+)
+_WEB = ("https://", "http://", "data:")
+_objects, _raws, _text = (
+    msgspec.json.Decoder(list[_Members]),
+    msgspec.json.Decoder(list[Raw]),
+    msgspec.json.Decoder(str),
+)
+_object = msgspec.json.Decoder(_Members)
+
+
+def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
+    """Return the members that are sent, without null. Raise `TaskError` (BAD_REQUEST) for a request that asks for what clients
+    cannot have, and `ValueError` for messages and tools that cannot be read."""
+    known = FIELDS[task_type]
+    sent, dropped = {}, []
+    for name, raw in members.items():
+        if bytes(raw) == b"null":
+            continue
+        if name in known or quirks.get(name, "") == ALLOW:
+            sent[name] = raw
+        elif name in REJECTED:
+            raise _refused(name, "asks for another server, model or source", name)
+        else:
+            dropped.append(name)
+    if dropped:
+        log.debug("members that are not sent to the upstream: %s", ", ".join(dropped)[:500])
+    for number, tool in enumerate(_objects.decode(sent["tools"]) if "tools" in sent else ()):
+        kind = _kind(tool) or ("function" if "function" in tool else "")
+        _check(
+            kind,
+            TOOLS,
+            f"tools.{kind}",
+            f"tools[{number}]",
+            "is run by the server, not by the client",
+            quirks,
+        )
+    for number, message in enumerate(_objects.decode(sent["messages"]) if "messages" in sent else ()):
+        for at, part in _parts(message):
+            _check_part(part, f"messages[{number}].content{at}", quirks)
+    for name in _object.decode(sent.get("chat_template_kwargs", b"{}")):
+        if name in REJECTED:
+            raise _refused(f"chat_template_kwargs.{name}", "replaces the model's own", name)
+    return sent
+
+
+def _parts(message: _Members) -> Iterable[tuple[str, _Members]]:
+    """Yield the parts of a message's content, a list or one by itself, each with its place."""
+    raw = bytes(message.get("content", b""))
+    if raw[:1] == b"{":
+        yield "", _object.decode(raw)
+    elif raw[:1] == b"[":
+        for number, part in enumerate(_raws.decode(raw)):
+            if bytes(part)[:1] == b"{":
+                yield f"[{number}]", _object.decode(part)
+
+
+def _check_part(part: _Members, place: str, quirks: Quirks) -> None:
+    kind = _kind(part)
+    if kind:
+        _check(kind, PARTS, f"content.{kind}", place, "is not a part that this server gets", quirks)
+    inner = {name: _object.decode(raw) for name, raw in part.items() if bytes(raw)[:1] == b"{"}
+    for found in (part, *inner.values()):
+        if "file_id" in found and bytes(found["file_id"]) != b"null" and quirks.get("file_id") != ALLOW:
+            raise _refused(
+                f"{place}.file_id", "is a file of the provider's account; send the data itself", "file_id"
+            )
+    if kind.endswith("_url"):
+        raw = inner.get(kind, {}).get("url", part.get(kind, b'""'))
+        if not _text.decode(raw)[:8].lower().startswith(_WEB):
+            raise _refused(f"{place}.{kind}", "is neither a data URL nor one of the web", "")
+
+
+def _kind(found: _Members) -> str:
+    return _text.decode(found["type"]) if "type" in found else ""
+
+
+def _check(kind: str, known: frozenset[str], allowed: str, place: str, why: str, quirks: Quirks) -> None:
+    if kind not in known and quirks.get(allowed) != ALLOW:
+        raise _refused(f"{place}: {kind[:100]!r}", why, allowed)
+
+
+def _refused(what: str, why: str, allowed: str) -> TaskError:
+    hint = f" (an operator can allow {allowed[:100]})" if allowed else ""
+    return TaskError("BAD_REQUEST", f"{what} {why}: leave it out{hint}.")
