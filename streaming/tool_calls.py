@@ -1,4 +1,4 @@
-"""Tool calls in the normal form (PROTOCOL.md, "Output"): which call a piece belongs to, its id, its arguments as a string. Pure.
+"""Tool calls in the normal form (PROTOCOL.md): which call a piece belongs to, its id, its arguments as a string. Pure.
 
 Read once, at the entrance of the log. Everything behind it goes by `index`.
 """
@@ -82,6 +82,26 @@ class _Completion(Struct, gc=False):
     choices: list[_Choice]
 
 
+class Place(Struct, gc=False):
+    """A call delta in the normal form, as far as its index."""
+
+    index: int
+
+
+class _Body(Struct, gc=False):
+    name: Raw = Raw(EMPTY_STRING)
+    arguments: Raw = Raw(EMPTY_STRING)
+
+
+class Piece(Place, gc=False):
+    """A call delta in the normal form; `id` is empty but in a call's first."""
+
+    id: Raw = Raw(b"")
+    function: _Body = msgspec.field(default_factory=_Body)
+
+
+read_place = msgspec.json.Decoder(Place).decode
+read_pieces = msgspec.json.Decoder(list[Piece]).decode
 _completion = msgspec.json.Decoder(_Completion).decode
 
 

@@ -102,7 +102,7 @@ class Outcome:
 
 def text_of(result: bytes) -> str:
     """Return the text of the first choice of an answer."""
-    content = choices_of_result(result)[0].content
+    content = choices_of_result(result, "")[0].content
     return "" if content is None else str(msgspec.json.decode(content))
 
 

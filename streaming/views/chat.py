@@ -2,13 +2,9 @@
 
 from collections.abc import Mapping
 
-from msgspec import Raw
-
-from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, members
-from fairlane.streaming.views.accumulate import ToolIndex, with_index
+from fairlane.streaming.jsontext import EMPTY_STRING, NULL, items, join_object, members
 from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, finish_of, others
 from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
-from fairlane.streaming.views.task import TaskInfo
 
 _ROLE = b'"delta":{"role":"assistant","content":""}'
 
@@ -22,17 +18,13 @@ class ChatStreamView(OpenAIStreamView):
     object_name = b"chat.completion.chunk"
     id_prefix = b"chatcmpl-"
 
-    def __init__(self, info: TaskInfo, include_usage: bool = False) -> None:
-        super().__init__(info, include_usage)
-        self._tools: dict[int, ToolIndex] = {}
-
     def _opening(self, index: int) -> bytes:
         return self._frame(index, _ROLE)
 
     def _nothing(self) -> bytes:
         return b'"delta":{}'
 
-    def _delta(self, index: int, state: ChoiceState, kind: str, delta: Raw) -> bytes:
+    def _delta(self, index: int, state: ChoiceState, kind: str, delta: bytes) -> bytes:
         if kind == "text":
             state.shown_content = True
             return b'%b%d,"delta":{"content":%b}%b' % (self._head, index, delta, self._tail)
@@ -43,39 +35,15 @@ class ChatStreamView(OpenAIStreamView):
             state.shown_content = True
             return self._frame(index, b'"delta":{"refusal":%b}' % delta)
         if kind == "tool":
-            tools = self._tools.get(index)
-            if tools is None:
-                tools = self._tools[index] = ToolIndex()
-            placed = tools.place(delta)
-            return self._tool_frames(index, state, [call for _, call in placed])
-        if kind == "finish":
-            return self._finish_frame(index, state, bytes(delta))
-        return b""
+            state.shown_content = state.calls_tools = True
+            frames = [
+                self._frame(index, b'"delta":{"tool_calls":[%b]}' % call) for call in items(delta) or ()
+            ]
+            return b"".join(frames)  # one for each, as clients are used to
+        return self._finish_frame(index, state, bytes(delta))
 
     def _extra(self, index: int, state: ChoiceState, found: Mapping[str, bytes]) -> bytes:
         return self._extra_frame(index, self._hold(state, found), members(found.get("delta")) or {})
-
-    def _whole(self, state: ChoiceState, choice: Choice) -> bytes:
-        index, found = choice.index, self._hold(state, choice.members)
-        frames = []
-        if choice.reasoning is not None and not state.shown_reasoning:
-            frames.append(self._frame(index, b'"delta":{"reasoning_content":%b}' % choice.reasoning))
-        if choice.content is not None and choice.content != EMPTY_STRING:
-            frame = self._frame(index, b'"delta":{"content":%b}' % choice.content)
-            frames.append(self._with_held(state, frame))
-        if choice.refusal is not None:
-            frames.append(self._frame(index, b'"delta":{"refusal":%b}' % choice.refusal))
-        calls = [with_index(place, members(call) or {}) for place, call in enumerate(choice.tool_calls)]
-        frames.append(self._tool_frames(index, state, calls))
-        frames.append(self._extra_frame(index, found, choice.message))
-        return b"".join(frames)
-
-    def _tool_frames(self, index: int, state: ChoiceState, calls: list[bytes]) -> bytes:
-        """One frame per tool call object, as clients are used to."""
-        if not calls:
-            return b""
-        state.shown_content = state.calls_tools = True
-        return b"".join(self._frame(index, b'"delta":{"tool_calls":[%b]}' % call) for call in calls)
 
     def _extra_frame(
         self, index: int, of_choice: Mapping[str, bytes], of_delta: Mapping[str, bytes]

@@ -1,18 +1,32 @@
 """One choice of an answer, as every view shows it, and how a worker's result becomes choices."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import Raw
 
-from fairlane.streaming.jsontext import as_text, items, kind_of, members, string_or_none
+from fairlane.streaming.jsontext import (
+    EMPTY_STRING,
+    as_text,
+    items,
+    join_object,
+    kind_of,
+    members,
+    string_or_none,
+)
+from fairlane.streaming.tool_calls import whole_calls
 
 NOT_EXTRA = frozenset({"index", "message", "delta", "text", "finish_reason"})
-NOT_EXTRA_IN_MESSAGE = frozenset({"role", "content", "refusal", "reasoning_content", "tool_calls"})
+NOT_EXTRA_IN_MESSAGE = frozenset(
+    {"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls"}
+)
+_NOT_ABOUT = frozenset({"object", "created", "model", "choices", "usage"})
+"""Members of an answer as a whole that are not what an upstream says of it."""
 THOUGHTS = "thinking_blocks"
 """The member of a chat message with thoughts as Anthropic sent them, which must come back unchanged."""
 
+_string = msgspec.json.Decoder(str).decode
 _STOP = b'"stop"'
 _TOOL_CALLS = b'"tool_calls"'
 
@@ -67,10 +81,11 @@ def what_came(result: bytes | None) -> str:
     return {"[": "a list", '"': "a text", "t": "true", "f": "false"}.get(kind_of(result), "a number")
 
 
-def choices_of_result(result: bytes) -> list[Choice]:
+def choices_of_result(result: bytes, task_id: str) -> list[Choice]:
     """A worker's result as choices; never empty.
 
-    1. An object with a list of `choices`: those, of a chat, a completion, or a native result.
+    1. An object with a list of `choices`: those, of a chat, a completion, or a native result. Members of the answer as a whole
+       are the member `response` of the first.
     2. An object with a text as `content`, or with none but with tool calls: one message.
     3. A text: the content of one message.
     4. Any other JSON: serialised into the content.
@@ -79,48 +94,76 @@ def choices_of_result(result: bytes) -> list[Choice]:
     if found is not None:
         listed = items(found.get("choices"))
         if listed is not None:
-            return [_listed_choice(place, raw) for place, raw in enumerate(listed)] or [Choice(0)]
-        if string_or_none(found.get("content")) or (not kind_of(found.get("content")) and _calls(found)):
-            return [_message_choice(0, found)]
+            choices = [_choice(place, members(raw) or {}, task_id) for place, raw in enumerate(listed)] or [
+                Choice(0)
+            ]
+            if about := others(found, _NOT_ABOUT):
+                choices[0].members["response"] = join_object(about.items())
+            return choices
+        choice = _choice(0, found, task_id)
+        if string_or_none(found.get("content")) or (not kind_of(found.get("content")) and choice.tool_calls):
+            return [choice]
     return [Choice(0, content=as_text(result))]
 
 
-def _listed_choice(place: int, raw: bytes) -> Choice:
-    found = members(raw)
-    if found is None:
-        return Choice(place, content=as_text(raw))
+def _choice(place: int, found: dict[str, Raw], task_id: str) -> Choice:
     index = _small_int(found.get("index"), place)
     message = members(found.get("message"))
-    if message is None:
-        choice = _message_choice(index, found)
-        if choice.content is None and kind_of(found.get("text")):
-            choice.content = as_text(found["text"])
-    else:
-        choice = _message_choice(index, message)
+    said = found if message is None else message
+    choice = Choice(
+        index,
+        content=string_or_none(said.get("content")) or string_or_none(found.get("text")),
+        reasoning=string_or_none(said.get("reasoning_content")) or string_or_none(said.get("reasoning")),
+        refusal=string_or_none(said.get("refusal")),
+        tool_calls=whole_calls(said.get("tool_calls") or said.get("toolCalls"), task_id, index),
+        finish=string_or_none(found.get("finish_reason")) or string_or_none(found.get("finishReason")),
+    )
+    if message is not None:
         choice.message = others(message, NOT_EXTRA_IN_MESSAGE)
-        if choice.reasoning is not None:
-            choice.message.pop("reasoning", None)
-        choice.finish = string_or_none(found.get("finish_reason"))
     if message is not None or kind_of(found.get("text")):
         choice.members = others(found, NOT_EXTRA)
     return choice
 
 
-def _message_choice(index: int, found: dict[str, Raw]) -> Choice:
-    content = found.get("content")
-    return Choice(
-        index,
-        content=as_text(content) if content is not None and kind_of(content) else None,
-        reasoning=string_or_none(found.get("reasoning_content")) or string_or_none(found.get("reasoning")),
-        refusal=string_or_none(found.get("refusal")),
-        tool_calls=_calls(found),
-        finish=string_or_none(found.get("finish_reason")) or string_or_none(found.get("finishReason")),
-    )
+def pieces(choice: Choice, *, thought: bool) -> Iterator[tuple[str, bytes]]:
+    """A whole choice as the chunks (kind and delta) that would have said it, without its finish reason; `thought`: without its
+    reasoning, which was said."""
+    rest, more = dict(choice.members), dict(choice.message)
+    if about := rest.pop("response", None):
+        yield "extra", join_object([("response", about)])
+    thoughts = items(more.pop(THOUGHTS, None)) or []
+    if thought:
+        yield from map(_signed, thoughts)
+    else:
+        yield from _reasoning(choice.reasoning, thoughts)
+    if rest:
+        yield "extra", join_object(rest.items())
+    if choice.content is not None and choice.content != EMPTY_STRING:
+        yield "text", choice.content
+    if choice.refusal is not None:
+        yield "refusal", choice.refusal
+    if choice.tool_calls:
+        calls = (b'{"index":%d,%b' % (index, call[1:]) for index, call in enumerate(choice.tool_calls))
+        yield "tool", b"[%b]" % b",".join(calls)
+    if more:
+        yield "extra", join_object([("delta", join_object(more.items()))])
 
 
-def _calls(found: dict[str, Raw]) -> list[bytes]:
-    calls = items(found.get("tool_calls")) or items(found.get("toolCalls")) or []
-    return [call for call in calls if members(call)]
+def _reasoning(reasoning: bytes | None, thoughts: list[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Reasoning, and the thoughts that must come back: each behind its text, if their texts are all of it."""
+    texts = [string_or_none((members(raw) or {}).get("thinking")) or EMPTY_STRING for raw in thoughts]
+    if reasoning is None or "".join(map(_string, texts)) == _string(reasoning):
+        for raw, text in zip(thoughts, texts, strict=True):
+            if text != EMPTY_STRING:
+                yield "reasoning", text
+            yield _signed(raw)
+        return
+    yield "reasoning", reasoning
+    yield from (_signed(raw) for raw, text in zip(thoughts, texts, strict=True) if text == EMPTY_STRING)
+
+
+def _signed(thought: bytes) -> tuple[str, bytes]:
+    return "extra", b'{"delta":{"%b":[%b]}}' % (THOUGHTS.encode(), thought)
 
 
 def thoughts_of(found: Mapping[str, bytes]) -> list[bytes]:

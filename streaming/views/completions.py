@@ -5,8 +5,6 @@ They hold text only. Reasoning, refusals and tool calls have no place here and a
 
 from collections.abc import Mapping
 
-from msgspec import Raw
-
 from fairlane.streaming.jsontext import EMPTY_STRING, items, join_object, kind_of, members
 from fairlane.streaming.views.choice import NOT_EXTRA, Choice, others, what_came
 from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
@@ -32,7 +30,7 @@ class CompletionStreamView(OpenAIStreamView):
     def _nothing(self) -> bytes:
         return b'"text":"","logprobs":null'
 
-    def _delta(self, index: int, state: ChoiceState, kind: str, delta: Raw) -> bytes:
+    def _delta(self, index: int, state: ChoiceState, kind: str, delta: bytes) -> bytes:
         if kind == "text":
             state.shown_content = True
             return b'%b%d,"text":%b,"logprobs":null%b' % (self._head, index, delta, self._tail)
@@ -42,14 +40,6 @@ class CompletionStreamView(OpenAIStreamView):
 
     def _extra(self, index: int, state: ChoiceState, found: Mapping[str, bytes]) -> bytes:
         return self._extra_frame(index, self._hold(state, found))
-
-    def _whole(self, state: ChoiceState, choice: Choice) -> bytes:
-        state.shown_content = True
-        text = choice.content or EMPTY_STRING
-        found = self._hold(state, choice.members)
-        frame = self._frame(choice.index, b'"text":%b,"logprobs":null' % text)
-        frames = self._with_held(state, frame) if text != EMPTY_STRING else b""
-        return frames + self._extra_frame(choice.index, found)
 
     def _extra_frame(self, index: int, of_choice: Mapping[str, bytes]) -> bytes:
         pairs = others(of_choice, NOT_EXTRA)

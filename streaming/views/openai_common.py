@@ -24,6 +24,7 @@ from fairlane.streaming.views.choice import (
     finish_of,
     has_choices,
     others,
+    pieces,
 )
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import DONE, KEEPALIVE, error_frame
@@ -89,15 +90,7 @@ class OpenAIStreamView(ABC):
             return b""
         if event.type == "chunk":
             chunk = read_chunk(event.data)
-            if chunk.kind == "extra":
-                return self._feed_extra(chunk.index, members(chunk.delta) or {})
-            opening, state = b"", self._choices.get(chunk.index)
-            if state is None:
-                opening, state = self._open(chunk.index)
-            frames = self._delta(chunk.index, state, chunk.kind, chunk.delta)
-            if state.held:
-                frames = self._with_held(state, frames)
-            return opening + frames if opening else frames
+            return self._chunk(chunk.index, chunk.kind, chunk.delta)
         if event.type == "usage":
             self._latest_usage = read_usage(event.data)
             return b""
@@ -114,6 +107,17 @@ class OpenAIStreamView(ABC):
     def open() -> bytes:
         """Nothing stands before the first output."""
         return b""
+
+    def _chunk(self, index: int, kind: str, delta: bytes) -> bytes:
+        if kind == "extra":
+            return self._feed_extra(index, members(delta) or {})
+        opening, state = b"", self._choices.get(index)
+        if state is None:
+            opening, state = self._open(index)
+        frames = self._delta(index, state, kind, delta)
+        if state.held:
+            frames = self._with_held(state, frames)
+        return opening + frames if opening else frames
 
     def _feed_extra(self, index: int, found: dict[str, Raw]) -> bytes:
         response = found.pop("response", None)
@@ -199,9 +203,7 @@ class OpenAIStreamView(ABC):
         if done.result is not None and not shown and (sentence := self._misfit(done.result)):
             return error_frame(sentence, "JSON_PARSE_FAILED")
         if done.result is not None:
-            if not shown and has_choices(done.result):
-                self._learn(members(done.result) or {})
-            frames = [self._show(choice) for choice in choices_of_result(done.result)]
+            frames = [self._show(choice) for choice in choices_of_result(done.result, self._info.task_id)]
         if not self._choices:
             frames.append(self._open(0)[0])
         for index, state in self._choices.items():
@@ -228,12 +230,16 @@ class OpenAIStreamView(ABC):
         return self._opening(index), state
 
     def _show(self, choice: Choice) -> bytes:
-        state = self._choices.get(choice.index)
-        opening = b""
-        if state is None:
-            opening, state = self._open(choice.index)
-        state.finish = choice.finish
-        return opening if state.finished or state.shown_content else opening + self._whole(state, choice)
+        """What a result says of a choice whose chunks showed no content."""
+        index, state = choice.index, self._choices.get(choice.index)
+        frames = []
+        if state is None or not (state.finished or state.shown_content):
+            said = pieces(choice, thought=state is not None and state.shown_reasoning)
+            frames = [self._chunk(index, kind, delta) for kind, delta in said]
+        if index not in self._choices:
+            frames.append(self._open(index)[0])
+        self._choices[index].finish = choice.finish
+        return b"".join(frames)
 
     def _frame(self, index: int, body: bytes) -> bytes:
         """A frame of one choice: `body` is its members between `index` and `finish_reason`."""
@@ -260,12 +266,8 @@ class OpenAIStreamView(ABC):
         """The members of a choice that says nothing new."""
 
     @abstractmethod
-    def _delta(self, index: int, state: ChoiceState, kind: str, delta: Raw) -> bytes:
+    def _delta(self, index: int, state: ChoiceState, kind: str, delta: bytes) -> bytes:
         """The frames of one chunk."""
-
-    @abstractmethod
-    def _whole(self, state: ChoiceState, choice: Choice) -> bytes:
-        """The frames of a choice that comes as a whole, without its finish reason."""
 
 
 class OpenAIBodyView(ResultView, ABC):

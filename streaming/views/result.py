@@ -176,7 +176,7 @@ class ResultView:
     def choices(self) -> list[Choice]:
         """The answer as choices: of the worker's result if there is one, else of the chunks. Never empty."""
         if self._result is not None:
-            return choices_of_result(self._result)
+            return choices_of_result(self._result, self.info.task_id)
         outputs = sorted(self._outputs.items())
         return [output.choice(index) for index, output in outputs] or [Choice(0)]
 

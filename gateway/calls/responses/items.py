@@ -179,10 +179,12 @@ class Conversation:
             raise invalid(f"{place}.role", f"must be one of {', '.join(shapes.ROLES)}")
 
     def _turn_at(self, part: _Part) -> _Turn:
-        """Return the assistant's turn that this part continues, or a new one: each part except calls comes once."""
-        if self._turn.part > part or (self._turn.part == part == _Part.TEXT):
+        """Return the assistant's turn that this part continues, or a new one: each part except calls comes once. A text
+        behind calls is of their message, as their results must follow it."""
+        late = part is _Part.TEXT and self._turn.content is None
+        if (self._turn.part > part and not late) or self._turn.part == part == _Part.TEXT:
             self.flush()
-        self._turn.part = part
+        self._turn.part = max(self._turn.part, part)
         return self._turn
 
     def flush(self) -> None:

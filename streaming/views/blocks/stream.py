@@ -4,12 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
 import msgspec
-from msgspec import Raw
 
 from fairlane.streaming.events import Event, read_chunk, read_model, read_usage
 from fairlane.streaming.jsontext import members
 from fairlane.streaming.views.blocks.calls import Begin, CallBlocks, More, Step
-from fairlane.streaming.views.choice import Choice
+from fairlane.streaming.views.choice import Choice, choices_of_result, pieces
 from fairlane.streaming.views.task import TaskInfo
 
 
@@ -33,7 +32,7 @@ class BlockStreamView(ABC):
         """Once there is one: many streams wait, and few call."""
         self._thought = self._content = self._called = self._refused = False
         self._finish: bytes | None = None
-        self._held: list[tuple[str, Raw]] = []
+        self._held: list[tuple[str, bytes]] = []
         """Chunks that wait for the end of a call."""
 
     def feed(self, event: Event) -> bytes:
@@ -55,7 +54,7 @@ class BlockStreamView(ABC):
             return self._end(event)
         return b""
 
-    def _chunk(self, kind: str, delta: Raw) -> bytes:
+    def _chunk(self, kind: str, delta: bytes) -> bytes:
         if self._open == "tool" and kind != "finish":
             return self._beside_call(kind, delta)
         if kind == "text":
@@ -76,7 +75,7 @@ class BlockStreamView(ABC):
             return self._extra(members(delta) or {})
         return b""
 
-    def _beside_call(self, kind: str, delta: Raw) -> bytes:
+    def _beside_call(self, kind: str, delta: bytes) -> bytes:
         """While a call's arguments are no whole object everything else waits, as no two blocks may be open."""
         assert self._calls is not None
         if kind != "tool" and self._calls.busy:
@@ -93,9 +92,17 @@ class BlockStreamView(ABC):
         held, self._held = self._held, []
         return b"".join([*frames, *(self._chunk(kind, delta) for kind, delta in held)])
 
-    def _left(self) -> bytes:
-        """What is left of the chunks: no more come."""
-        return (self._tools(self._calls.end()) if self._calls else b"") + self._release()
+    def _left(self, result: bytes | None = None) -> bytes:
+        """What is left: no more chunks come. Of a result, what it says where the chunks showed no content."""
+        frames = []
+        if result is not None:
+            choices = choices_of_result(result, self._info.task_id)
+            choice = next((one for one in choices if one.index == 0), Choice(0))
+            self._finish = choice.finish or self._finish
+            if not self._content:
+                frames = [self._chunk(kind, delta) for kind, delta in pieces(choice, thought=self._thought)]
+        ends = self._tools(self._calls.end()) if self._calls else b""
+        return b"".join([*frames, ends, self._release()])
 
     def _tools(self, steps: Iterator[Step]) -> bytes:
         frames = []
@@ -144,8 +151,3 @@ class BlockStreamView(ABC):
     @abstractmethod
     def _end(self, event: Event) -> bytes:
         """The end, of whatever kind."""
-
-
-def first_of(choices: list[Choice]) -> Choice:
-    """The choice that is shown."""
-    return next((choice for choice in choices if choice.index == 0), Choice(0))

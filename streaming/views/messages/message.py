@@ -21,13 +21,18 @@ from fairlane.streaming.jsontext import (
     one_line,
     string_or_none,
 )
-from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
-from fairlane.streaming.views.choice import choices_of_result, thoughts_of
-from fairlane.streaming.views.messages.content import WHY, blocks_of, own_id, why_ended
+from fairlane.streaming.views.blocks.stream import BlockStreamView
+from fairlane.streaming.views.choice import thoughts_of
+from fairlane.streaming.views.messages.content import WHY, input_of, own_id, why_ended
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import anthropic_usage
 
+_DELTAS = {
+    "thinking": b'"thinking_delta","thinking"',
+    "signature": b'"signature_delta","signature"',
+    "input": b'"input_json_delta","partial_json"',
+}
 _THINKING = b'{"type":"thinking","thinking":"","signature":""}'
 _MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
@@ -48,7 +53,10 @@ class MessagesStreamView(BlockStreamView):
 
     def __init__(self, info: TaskInfo) -> None:
         super().__init__(info)
-        self._id: bytes | None = None
+        self.id: bytes | None = None
+        """The upstream's own of the message."""
+        self.why = (NULL, NULL)
+        """`stop_reason` and `stop_sequence`, when it has ended."""
         self._begun = False
         self._at = 0
         """The number of the block that is open, or of the next one."""
@@ -81,16 +89,16 @@ class MessagesStreamView(BlockStreamView):
 
     def _thinking(self, delta: bytes) -> bytes:
         before = b"" if self._open == "thinking" else self._block("thinking", _THINKING)
-        return before + self._delta(b'"thinking_delta","thinking":%b' % delta)
+        return before + self._delta("thinking", delta)
 
     def _refusal(self, delta: bytes) -> bytes:
         return self._text(delta)
 
     def _begin_call(self, call_id: bytes, name: bytes) -> bytes:
-        return self._block("tool", _tool_use(call_id, name))
+        return self._block("tool", b'{"type":"tool_use","id":%b,"name":%b,"input":{}}' % (call_id, name))
 
     def _arguments(self, delta: bytes) -> bytes:
-        return self._delta(b'"input_json_delta","partial_json":%b' % delta)
+        return self._delta("input", delta)
 
     def _end_call(self) -> bytes:
         return self._close()
@@ -98,7 +106,7 @@ class MessagesStreamView(BlockStreamView):
     def _extra(self, found: Mapping[str, bytes]) -> bytes:
         self._told |= {name: bytes(found[name]) for name in WHY if name in found}
         if not self._begun:
-            self._id = own_id((members(found.get("response")) or {}).get("id")) or self._id
+            self.id = own_id((members(found.get("response")) or {}).get("id")) or self.id
         return b"".join(map(self._signed, thoughts_of(members(found.get("delta")) or {})))
 
     def _signed(self, raw: bytes) -> bytes:
@@ -119,8 +127,8 @@ class MessagesStreamView(BlockStreamView):
                 return b""  # it was shown
             before = self._block("thinking", _THINKING)
             if text != EMPTY_STRING:
-                before += self._delta(b'"thinking_delta","thinking":%b' % one_line(text))
-        return before + self._delta(b'"signature_delta","signature":%b' % one_line(signature)) + self._close()
+                before += self._delta("thinking", one_line(text))
+        return before + self._delta("signature", one_line(signature)) + self._close()
 
     def _block(self, kind: str, block: bytes) -> bytes:
         """Begin a block, behind all that comes before it."""
@@ -134,10 +142,11 @@ class MessagesStreamView(BlockStreamView):
             % (before, self._at, block)
         )
 
-    def _delta(self, delta: bytes) -> bytes:
+    def _delta(self, member: str, delta: bytes) -> bytes:
+        """More of a member of the open block."""
         return (
-            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":%b}}\n\n'
-            % (self._at, delta)
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":%b:%b}}\n\n'
+            % (self._at, _DELTAS[member], delta)
         )
 
     def _close(self) -> bytes:
@@ -150,7 +159,7 @@ class MessagesStreamView(BlockStreamView):
     def _start(self) -> bytes:
         usage = anthropic_usage(self._latest_usage)
         usage.pop("output_tokens_details", None)
-        message = _message(self._info, self._id, b"[]", (NULL, NULL), msgspec.json.encode(usage))
+        message = _message(self._info, self.id, b"[]", (NULL, NULL), msgspec.json.encode(usage))
         return b'event: message_start\ndata: {"type":"message_start","message":%b}\n\n' % message
 
     def _end(self, event: Event) -> bytes:
@@ -160,75 +169,72 @@ class MessagesStreamView(BlockStreamView):
 
     def _finished(self, event: Event) -> bytes:
         done = read_done(event.data)
-        frames = [self._left()]
-        if done.result is not None:
-            frames.append(self._whole(done.result))
-        frames.append(self._close())
+        frames = [self._left(done.result), self._close()]
         if not self._begun:
             frames.append(self._start())
-        reason, sequence = why_ended(
+        self.why = why_ended(
             self._finish or done.finish_reason, self._told, called=self._called, refused=self._refused
         )
         usage = msgspec.json.encode(anthropic_usage(done.usage, done.result, self._latest_usage))
         frames.append(
             b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":%b,"stop_sequence":%b},"usage":%b}\n\n'
-            % (reason, sequence, usage)
+            % (*self.why, usage)
         )
         return b"".join(frames) + _MESSAGE_STOP
 
-    def _whole(self, result: bytes) -> bytes:
-        """What a result says that the chunks did not."""
-        choice = first_of(choices_of_result(result))
-        self._finish = choice.finish or self._finish
-        self._told |= {name: choice.members[name] for name in WHY if name in choice.members}
-        if self._content:
-            return b""
-        if not self._begun:
-            told = members((members(result) or {}).get("response")) or members(result) or {}
-            self._id = own_id(told.get("id")) or self._id
-        self._called, self._refused = bool(choice.tool_calls), choice.refusal is not None
-        frames = []
-        for block in blocks_of(choice):
-            kind = string_or_none(block["type"])
-            if kind in (b'"thinking"', b'"redacted_thinking"') and self._thought:
-                continue
-            frames.append(self._shown(kind, block))
-        return b"".join(frames)
 
-    def _shown(self, kind: bytes | None, block: Mapping[str, bytes]) -> bytes:
-        """A whole block as its events."""
-        if kind == b'"text"':
-            return self._text(block["text"])
-        if kind == b'"tool_use"':
-            begin = self._block("tool", _tool_use(block["id"], block["name"]))
-            return (
-                begin
-                + self._delta(b'"input_json_delta","partial_json":%b' % json_string(block["input"].decode()))
-                + self._close()
-            )
-        if kind == b'"redacted_thinking"':
-            return self._block("redacted", join_object(block.items())) + self._close()
-        frames = self._thinking(block["thinking"])
-        if block["signature"] != EMPTY_STRING:
-            frames += self._delta(b'"signature_delta","signature":%b' % block["signature"])
-        return frames + self._close()
+class _Blocks(MessagesStreamView):
+    """The same blocks, put together instead of drawn: each by its members, texts as the insides of JSON strings."""
+
+    def __init__(self, info: TaskInfo) -> None:
+        super().__init__(info)
+        self._blocks: list[tuple[bytes, dict[str, bytearray]]] = []
+
+    def json(self) -> bytes:
+        """All blocks so far."""
+        return b"[%b]" % b",".join([_whole_block(block, texts) for block, texts in self._blocks])
+
+    def _text(self, delta: bytes) -> bytes:
+        if self._open != "text":
+            self._block("text", b'{"type":"text","text":""}')
+        return self._delta("text", delta)
+
+    def _block(self, kind: str, block: bytes) -> bytes:
+        self._open, self._begun = kind, True
+        self._blocks.append((block, {}))
+        return b""
+
+    def _delta(self, member: str, delta: bytes) -> bytes:
+        self._blocks[-1][1].setdefault(member, bytearray()).extend(memoryview(delta)[1:-1])
+        return b""
+
+    def _close(self) -> bytes:
+        self._open = ""
+        return b""
+
+
+def _whole_block(block: bytes, texts: dict[str, bytearray]) -> bytes:
+    values = {name: b'"%b"' % bytes(text) for name, text in texts.items()}
+    if "input" in values:
+        values["input"] = input_of(values["input"])
+    return join_object({**(members(block) or {}), **values}.items())
 
 
 class MessagesBodyView(ResultView):
-    """The message of a completed task."""
+    """The message of a completed task: what its stream says."""
+
+    def __init__(self, info: TaskInfo) -> None:
+        super().__init__(info)
+        self._stream = _Blocks(info)
+
+    def feed(self, event: Event) -> None:
+        if event.type != "chunk":
+            super().feed(event)
+        self._stream.feed(event)
 
     def body(self) -> bytes:
-        choice = first_of(self.choices())
-        told = members(choice.members.get("response")) or members(self.result) or {}
-        why = why_ended(
-            choice.finish or self.default_finish,
-            choice.members,
-            called=bool(choice.tool_calls),
-            refused=choice.refusal is not None,
-        )
-        content = b"[%b]" % b",".join([join_object(block.items()) for block in blocks_of(choice)])
         usage = msgspec.json.encode(anthropic_usage(self.usage))
-        return _message(self.info, own_id(told.get("id")), content, why, usage)
+        return _message(self.info, self._stream.id, self._stream.json(), self._stream.why, usage)
 
 
 TOO_LONG = "prompt is too long"
@@ -262,7 +268,3 @@ def _message(
         ("usage", usage),
     )
     return join_object(pairs)
-
-
-def _tool_use(call_id: bytes, name: bytes) -> bytes:
-    return b'{"type":"tool_use","id":%b,"name":%b,"input":{}}' % (call_id, name)

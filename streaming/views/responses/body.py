@@ -1,10 +1,9 @@
 """The response of a task, whatever its state."""
 
 from fairlane.streaming.events import Event
-from fairlane.streaming.views.blocks.stream import first_of
-from fairlane.streaming.views.responses.items import IN_PROGRESS, items_of
-from fairlane.streaming.views.responses.response import Ended, is_summarised, response
-from fairlane.streaming.views.responses.tools import Tools
+from fairlane.streaming.views.responses.items import IN_PROGRESS
+from fairlane.streaming.views.responses.response import Ended, response
+from fairlane.streaming.views.responses.stream import MAX_NUMBER, ResponsesStreamView
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import responses_usage
@@ -13,29 +12,23 @@ _STATES = {"queued": b"queued", "executing": IN_PROGRESS, "failed": b"failed", "
 
 
 class ResponsesBodyView(ResultView):
-    """The response of a task, whatever its state. For a task that has ended, it equals the response of the stream's last event,
-    except where reasoning and text alternated (they are joined here) or where the worker's result differs from its chunks.
-    """
+    """The response of a task, whatever its state: what its stream says."""
 
     def __init__(self, info: TaskInfo, echo: bytes) -> None:
-        self._echo = echo
-        self._last: Event | None = None
         super().__init__(info)
+        self._echo = echo
+        self._stream = ResponsesStreamView(info, echo, starting_after=MAX_NUMBER)
 
-    def _end(self, event: Event) -> None:
-        super()._end(event)
-        self._last = event
+    def feed(self, event: Event) -> None:
+        if event.type != "chunk":
+            super().feed(event)
+        self._stream.feed(event)
 
     def body(self) -> bytes:
         """Return the response object."""
-        return response(self.info, self._echo, self._state(), self.output(), responses_usage(self.usage))
+        state = self._stream.how or Ended(_STATES[self.status])
+        return response(self.info, self._echo, state, self.output(), responses_usage(self.usage))
 
     def output(self) -> list[bytes]:
         """Return the output items, each one line of JSON, with their ids."""
-        last, tools, summarised = self._state().last, Tools(self._echo), is_summarised(self._echo)
-        return items_of(first_of(self.choices()), self.info.task_id, last, tools, summarised=summarised)
-
-    def _state(self) -> Ended:
-        if self._last is None:
-            return Ended(_STATES[self.status])
-        return Ended.by(self._last, first_of(self.choices()).finish or self.default_finish)
+        return self._stream.items()

@@ -6,8 +6,8 @@ import fairlane.streaming.views.responses.items as told
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import Event, read_done, read_usage, wait_members
 from fairlane.streaming.jsontext import EMPTY_STRING, json_string, kind_of, members, one_line
-from fairlane.streaming.views.blocks.stream import BlockStreamView, first_of
-from fairlane.streaming.views.choice import Choice, choices_of_result, thoughts_of
+from fairlane.streaming.views.blocks.stream import BlockStreamView
+from fairlane.streaming.views.choice import thoughts_of
 from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
 from fairlane.streaming.views.responses.response import Ended, is_summarised, response
 from fairlane.streaming.views.responses.thoughts import sealed, signed, text_of
@@ -16,6 +16,8 @@ from fairlane.streaming.views.sse import DONE, KEEPALIVE, error_body
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import responses_usage
 
+MAX_NUMBER = 2**62
+"""No event has a number that is larger."""
 _QUEUED = 1
 """The number of `response.queued`."""
 
@@ -71,8 +73,8 @@ class ResponsesStreamView(BlockStreamView):
         """Of the text that comes next."""
         self._lead = (b"", b"")
         """What stands before the number of each delta of the open part, and between it and the delta."""
-        self._sealed = False
-        """Signed thoughts were shown."""
+        self.how: Ended | None = None
+        """How it ended."""
 
     def open(self) -> bytes:
         """The first events, when a reader is to see them; nothing a second time."""
@@ -316,7 +318,6 @@ class ResponsesStreamView(BlockStreamView):
                 frames.append(self._thinking(one_line(json_string(text))))
             assert self._item is not None
             self._item.thoughts.append(raw)
-            self._sealed = True
         return b"".join(frames)
 
     # ---- the end ----------
@@ -325,39 +326,28 @@ class ResponsesStreamView(BlockStreamView):
         if event.type in ("gap", "restart"):
             return self.failed("A part of the output was lost", "EVENTS_LOST")
         if event.type != "done":
-            ended = Ended.by(event, None)
+            self.how = ended = Ended.by(event, None)
             frames = (self._head() if self._begun else self.open()) + self._left() + self._close(INCOMPLETE)
             used = read_usage(event.data) if event.type == "error" else None
             usage = responses_usage(used, None, self._latest_usage)
             return frames + self._event(b"response.failed", self._object(self._info, ended, usage)) + DONE
         done = read_done(event.data)
-        frames = self._head() + self._left()
-        if done.result is not None:
-            frames += self._whole(first_of(choices_of_result(done.result)))
-        ended = Ended.by(event, self._finish or done.finish_reason)
+        frames = self._head() + self._left(done.result)
+        self.how = ended = Ended.by(event, self._finish or done.finish_reason)
         frames += self._close(ended.last)
         usage = responses_usage(done.usage, done.result, self._latest_usage)
         name = b"response.incomplete" if ended.status == INCOMPLETE else b"response.completed"
         return frames + self._event(name, self._object(self._info, ended, usage)) + DONE
 
-    def _whole(self, choice: Choice) -> bytes:
-        """What a result says that the chunks did not. The reason of its end is the result's alone."""
-        self._finish = choice.finish
-        if self._content:
-            return b""
-        frames = []
-        if not self._thought and (text := told.said(choice.reasoning)):
-            self._thought = True
-            frames.append(self._thinking(text))
-        if not self._sealed:
-            frames.append(self._signed(signed(thoughts_of(choice.message))))
-        self._logprobs += told.logprobs_of(choice.members.get("logprobs"))
-        frames.append(self._text(told.said(choice.content) or EMPTY_STRING))
-        frames.append(self._refusal(told.said(choice.refusal) or EMPTY_STRING))
-        for number, raw in enumerate(choice.tool_calls):
-            call_id, name, arguments = told.called(raw, number)
-            frames += [self._begin_call(call_id, name), self._arguments(arguments), self._end_call()]
-        return b"".join(frames)
+    def items(self) -> list[bytes]:
+        """Return the output items so far, each one line of JSON; one that is under way as it stands."""
+        item = self._item
+        if item is None:
+            return self._output
+        parts = (
+            [*item.parts, self._draw(b'"%b"' % bytes(item.so_far))] if self._open in _PARTS else item.parts
+        )
+        return [*self._output, self._whole_item(item, parts, IN_PROGRESS)]
 
 
 _PARTS = {

@@ -1,11 +1,13 @@
 """Helpers of these tests: a task's log written in one line per event, and SSE read back."""
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 from fairlane.streaming import events as ev
 from fairlane.streaming.events import Event
+from fairlane.streaming.tool_calls import CallDeltas
 from fairlane.streaming.views import ResultView, TaskInfo
 
 TASK = "0191f0aa-1111-8222-8333-444455556666"
@@ -19,9 +21,13 @@ def start_data(attempt: int, model: str, queue: str) -> bytes:
 
 
 class Log:
-    """A log whose events get contiguous ids; each method adds one event and returns the log."""
+    """A log whose events get contiguous ids; each method adds one event and returns the log.
+
+    Tool calls are logged as an attempt logs them.
+    """
 
     def __init__(self) -> None:
+        self.calls: defaultdict[int, CallDeltas] = defaultdict(lambda: CallDeltas(TASK, 0))
         self.events: list[Event] = []
         self.attempt = 1
 
@@ -35,6 +41,8 @@ class Log:
 
     def chunk(self, kind: str, delta: Any, index: int = 0, n: int = 1) -> "Log":
         raw = json.dumps(delta, ensure_ascii=False).encode()
+        if kind == "tool" and (raw := self.calls[index].normal(raw) or b"") == b"":
+            return self
         return self._add("chunk", ev.chunk_data(TASK, TS, index, kind, raw, n))
 
     def text(self, *deltas: str, index: int = 0) -> "Log":

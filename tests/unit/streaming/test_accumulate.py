@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.streaming.views.accumulate import ToolCalls, Value
+from fairlane.streaming.views.accumulate import Value
 
 
 def joined(*pieces: Any, join: bool = True) -> Any:
@@ -57,10 +57,3 @@ def test_a_value_takes_about_as_much_memory_as_its_pieces() -> None:
         tracemalloc.stop()
     assert text.count(b"{}") == 1_200_000
     assert peak < 8 * 4 * len(piece)
-
-
-def test_a_choice_has_at_most_1024_tool_calls() -> None:
-    calls = ToolCalls()
-    for number in range(3000):
-        calls.add(b'[{"id":"call_%d","function":{"name":"f","arguments":"{}"}}]' % number)
-    assert len(calls.finished()) == 1024

@@ -99,26 +99,6 @@ def test_tool_calls_stream_one_object_per_chunk_and_come_together_in_the_body() 
     assert native["toolCalls"] == choice["message"]["tool_calls"]
 
 
-def test_tool_calls_without_index_or_id_are_told_apart() -> None:
-    first = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
-    second = {"id": "b", "function": {"name": "g", "arguments": "{"}}
-    log = (
-        Log().start().chunk("tool", [first, second]).chunk("tool", [{"function": {"arguments": "}"}}]).done()
-    )
-    assert [delta["tool_calls"][0]["index"] for delta in deltas(log)[1:-1]] == [0, 1, 1]
-    calls = body(log)["choices"][0]["message"]["tool_calls"]
-    assert [(call["id"], call["function"]["arguments"]) for call in calls] == [("a", "{}"), ("b", "{}")]
-    nameless = body(Log().start().chunk("tool", [{"function": {"name": "f"}}]).done())
-    assert nameless["choices"][0]["message"]["tool_calls"][0]["id"] == "call_0"
-
-
-@pytest.mark.parametrize("delta", [None, 3, "x", [], [None, 1, "x", {}], {}, [[{}]]])
-def test_tool_deltas_that_are_none_are_ignored(delta: Any) -> None:
-    log = Log().start().chunk("tool", delta).text("Hi").done()
-    assert "tool_calls" not in json.dumps(chunks(log))
-    assert body(log)["choices"][0]["finish_reason"] == "stop"
-
-
 def test_members_we_do_not_know_pass_through_and_add_up() -> None:
     def token(text: str) -> dict[str, Any]:
         return {"token": text, "bytes": None, "logprob": -0.5, "top_logprobs": []}

@@ -12,6 +12,7 @@ from streaming_logs import INFO, TASK, TS, Log, fold, frames, read
 
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, chunk_data
+from fairlane.streaming.tool_calls import CallDeltas
 from fairlane.streaming.views import (
     ChatBodyView,
     ChatStreamView,
@@ -26,7 +27,7 @@ TEXT = st.text(max_size=12)
 CHUNK = st.tuples(st.sampled_from(["text", "text", "reasoning", "refusal"]), TEXT)
 CALLS = st.lists(
     st.fixed_dictionaries(
-        {"index": st.integers(0, 2), "function": st.fixed_dictionaries({"arguments": TEXT})}
+        {"function": st.fixed_dictionaries({"arguments": TEXT}, optional={"name": st.sampled_from("fg")})}
     ),
     max_size=3,
 )
@@ -58,6 +59,19 @@ def joined(stream: bytes, member: str) -> dict[int, str]:
     return found
 
 
+def streamed_calls(stream: bytes) -> dict[int, list[str]]:
+    """The tool calls that a stream's deltas add up to, by choice."""
+    found: dict[int, list[Any]] = {}
+    for choice in (choice for frame in frames(stream)[:-1] for choice in frame.json["choices"]):
+        for call in choice["delta"].get("tool_calls", ()):
+            calls = found.setdefault(choice["index"], [])
+            if call.pop("index") == len(calls):
+                calls.append(call)
+            else:
+                calls[-1]["function"]["arguments"] += call["function"]["arguments"]
+    return {index: [json.dumps(call) for call in calls] for index, calls in found.items()}
+
+
 @given(CHUNKS, USAGE)
 def test_joined_chunks_are_the_sync_body_are_the_native_result(chunks: list[Any], usage: Any) -> None:
     log = log_of(chunks).done(usage=usage)
@@ -75,13 +89,8 @@ def test_joined_chunks_are_the_sync_body_are_the_native_result(chunks: list[Any]
     completion = json.loads(fold(CompletionBodyView(INFO), log.events).body())
     assert {choice["index"]: choice["text"] for choice in completion["choices"]} == joined(stream, "content")
 
-    arguments: dict[tuple[int, int], str] = {}
-    for (kind, calls), index in chunks:
-        for call in calls if kind == "tool" else []:
-            key = (index, call["index"])
-            arguments[key] = arguments.get(key, "") + call["function"]["arguments"]
-    told = [call["function"]["arguments"] for m in messages.values() for call in m.get("tool_calls", [])]
-    assert told == [arguments[key] for key in sorted(arguments)]
+    told = {index: [json.dumps(call) for call in m.get("tool_calls", [])] for index, m in messages.items()}
+    assert streamed_calls(stream) == {index: calls for index, calls in told.items() if calls}
     reasons = [
         c["finish_reason"] for f in frames(stream)[:-1] for c in f.json["choices"] if c["finish_reason"]
     ]
@@ -116,10 +125,11 @@ def test_resuming_at_any_cursor_gives_the_exact_rest_of_the_stream(
 @given(CHUNKS)
 def test_coalescing_changes_no_answer(chunks: list[Any]) -> None:
     plain = log_of(chunks).done()
-    coalescer = Coalescer()
+    coalescer, calls = Coalescer(), [CallDeltas(TASK, 0) for _ in range(3)]
     for (kind, delta), index in chunks:
         raw = delta if kind not in ("tool", "extra") else json.dumps(delta).encode()
-        coalescer.add(index, kind, raw, 0.0)
+        if kind != "tool" or (raw := calls[index].normal(raw)) is not None:
+            coalescer.add(index, kind, raw, 0.0)
     joined_events = [
         Event(1, place + 1, "chunk", chunk_data(TASK, TS, piece.index, piece.kind, piece.delta_json, piece.n))
         for place, piece in enumerate(coalescer.take(0.0))

@@ -514,7 +514,7 @@ class Attempt:
         self, end: Finish, schema: bytes, collected: Collected, usage: bytes | None, result: bytes
     ) -> None:
         """Have the answer looked at before it ends so. Until then it is as if its end were being written."""
-        choices = collected.choices() if result == b"null" else choices_of_result(result)
+        choices = collected.choices() if result == b"null" else choices_of_result(result, self.grant.task_id)
         texts = texts_to_check(choices)
         alone = len(choices) == len(texts) == 1 and len(texts[0]) <= MAX_TEXT_BYTES
         repairs = self.grant.repairs and alone and not self.writer.has_output

@@ -121,12 +121,18 @@ def test_brackets_in_texts_are_no_depth() -> None:
         ({"message": {"content": "{"}, "finish_reason": "length"}, False),
         ({"message": {"content": "{"}, "finish_reason": "content_filter"}, False),
         ({"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"}, False),
-        ({"message": {"content": None, "tool_calls": [{"id": "a"}]}, "finish_reason": "stop"}, False),
+        (
+            {
+                "message": {"content": None, "tool_calls": [{"function": {"name": "f"}}]},
+                "finish_reason": "stop",
+            },
+            False,
+        ),
         ({"message": {"content": ""}, "finish_reason": "stop"}, True),
     ],
 )
 def test_what_was_cut_off_refused_or_calls_tools_is_not_looked_at(choice: Any, looked_at: bool) -> None:
-    texts = texts_to_check(choices_of_result(raw({"choices": [choice]})))
+    texts = texts_to_check(choices_of_result(raw({"choices": [choice]}), "t"))
     assert texts == ([json.dumps(choice["message"]["content"]).encode()] if looked_at else [])
 
 
