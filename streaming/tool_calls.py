@@ -128,6 +128,8 @@ class CallDeltas:
         self._by_index: dict[int, _Call] = {}
         self._latest: _Call | None = None
         self._begun = self._shown = 0
+        self.said_bytes = 0
+        """Of names and arguments so far."""
 
     def normal(self, deltas: bytes) -> bytes | None:
         """Return a list of call deltas in the normal form; None where it says nothing that can be shown yet."""
@@ -146,13 +148,16 @@ class CallDeltas:
             if call.arguments.whole and (call_id or name):
                 arguments = None  # some servers say all of a call once more at its end
             else:
-                call.arguments.add(_string(arguments))
+                text = _string(arguments)
+                call.arguments.add(text)
+                self.said_bytes += len(text) if text.isascii() else len(text.encode())
         pairs: dict[str, Any] = {**_others(found)}
         body = _others(body)
         if arguments is not None:
             body[member] = Raw(arguments)
         if call.index < 0 and (name or arguments):
             call.name, call.index = name, self._shown
+            self.said_bytes += len(name or b'""') - 2
             self._shown += 1
             head = {
                 "id": Raw(call.id or _made_id(self._task_id, self._choice, call.index)),

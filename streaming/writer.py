@@ -21,7 +21,7 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Append, End, EventFields, Finished, Grant, State, Used
 from fairlane.streaming.append_batcher import CALL_BYTES, CALL_EVENTS, AppendBatcher
 from fairlane.streaming.coalesce import Coalescer
-from fairlane.streaming.events import Event, chunk_data, compose, parse_event_id
+from fairlane.streaming.events import TEXT_KINDS, Event, chunk_data, compose, parse_event_id
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -157,7 +157,7 @@ class TaskWriter:
         self._discards = False
         self.chunks = 0
         self.text_bytes = 0
-        """Of all that was written, except other members (`extra`)."""
+        """Of the texts that were written: what was said, thought and refused."""
         self.logged_bytes = (grant.start_seq - 1) * EARLIER_EVENT_BYTES
         """What the events of the task take in its log."""
         self.pieces = 0
@@ -186,7 +186,7 @@ class TaskWriter:
         self._coalescer.add(index, kind, delta, time.monotonic() * 1000)
         self.pieces = self._coalescer.begun
         self.chunks += 1
-        if kind != "extra":
+        if kind in TEXT_KINDS:
             self.text_bytes += len(delta) if delta.isascii() else bytes_of(delta)
         self._wait(len(delta) + 64)
 

@@ -15,7 +15,7 @@ from fairlane.streaming.jsontext import (
     members,
     string_or_none,
 )
-from fairlane.streaming.tool_calls import whole_calls
+from fairlane.streaming.tool_calls import read_pieces, whole_calls
 
 NOT_EXTRA = frozenset({"index", "message", "delta", "text", "finish_reason"})
 NOT_EXTRA_IN_MESSAGE = frozenset(
@@ -125,6 +125,16 @@ def _choice(place: int, found: dict[str, Raw], task_id: str) -> Choice:
     return choice
 
 
+def said_bytes(choice: Choice) -> int:
+    """How long a choice's texts are in UTF-8, and the names and arguments of its calls."""
+    texts = [text for text in (choice.content, choice.reasoning, choice.refusal) if text is not None]
+    size = 0
+    for piece in read_pieces(b"[%b]" % b",".join(_with_index(choice.tool_calls))):
+        texts.append(bytes(piece.function.arguments))
+        size += len(bytes(piece.function.name)) - 2
+    return size + sum(len(_string(text).encode()) for text in texts)
+
+
 def pieces(choice: Choice, *, thought: bool) -> Iterator[tuple[str, bytes]]:
     """A whole choice as the chunks (kind and delta) that would have said it, without its finish reason; `thought`: without its
     reasoning, which was said."""
@@ -143,10 +153,14 @@ def pieces(choice: Choice, *, thought: bool) -> Iterator[tuple[str, bytes]]:
     if choice.refusal is not None:
         yield "refusal", choice.refusal
     if choice.tool_calls:
-        calls = (b'{"index":%d,%b' % (index, call[1:]) for index, call in enumerate(choice.tool_calls))
-        yield "tool", b"[%b]" % b",".join(calls)
+        yield "tool", b"[%b]" % b",".join(_with_index(choice.tool_calls))
     if more:
         yield "extra", join_object([("delta", join_object(more.items()))])
+
+
+def _with_index(calls: list[bytes]) -> Iterator[bytes]:
+    """Whole calls as call deltas."""
+    return (b'{"index":%d,%b' % (index, call[1:]) for index, call in enumerate(calls))
 
 
 def _reasoning(reasoning: bytes | None, thoughts: list[bytes]) -> Iterator[tuple[str, bytes]]:

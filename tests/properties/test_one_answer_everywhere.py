@@ -35,6 +35,7 @@ from fairlane.streaming.views import (
     TaskInfo,
 )
 from fairlane.streaming.views.usage import openai_usage
+from fairlane.streaming.writer import bytes_of
 from fairlane.workers.adapters.openai import OpenAIAdapter
 from fairlane.workers.protocol import ErrorInfo, TaskChunk, TaskResult, encoder, from_worker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
@@ -442,8 +443,8 @@ class Writer:
     def chunk(self, index: int, kind: str, delta: str | bytes) -> None:
         self.coalescer.add(index, kind, delta, 0.0)
         self.chunks += 1
-        if kind not in ("extra", "finish"):
-            self.text_bytes += len(delta) if isinstance(delta, bytes) else len(delta.encode())
+        if kind in ev.TEXT_KINDS:
+            self.text_bytes += bytes_of(delta)
 
     def flush(self) -> None:
         for piece in self.coalescer.take(0.0):

@@ -41,7 +41,7 @@ async def only_null(worker: RawWorker, task: Task) -> None:
     await worker.answer(task, None)
 
 
-COUNTED = {"inputTokens": 11, "outputTokens": 4, "estimated": True}
+COUNTED = {"inputTokens": 11, "outputTokens": 5, "estimated": True}
 CASES: list[tuple[Behaviour, str, Callable[[str], Any]]] = [
     (
         chunks_and_null,

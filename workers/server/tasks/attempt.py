@@ -30,7 +30,7 @@ from fairlane.streaming.structured.output_texts import Collected
 from fairlane.streaming.structured.repair import repair_request
 from fairlane.streaming.structured.requirements import MAX_TEXT_BYTES, schema_of, texts_to_check
 from fairlane.streaming.tool_calls import CallDeltas, with_normal_calls
-from fairlane.streaming.views.choice import choices_of_result, finish_of_result
+from fairlane.streaming.views.choice import choices_of_result, finish_of_result, said_bytes
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import (
@@ -173,7 +173,6 @@ class Attempt:
         "_schema",
         "_sent_at",
         "_unread_bytes",
-        "_unread_chunks",
         "_usage_at",
         "answered",
         "end",
@@ -225,7 +224,7 @@ class Attempt:
         self._rejected = self._request_left = False
         self._payload_bytes = 0
         self._frames = 0
-        self._unread_chunks = self._unread_bytes = 0  # that came after its end, while its worker continued
+        self._unread_bytes = 0  # that came after its end, while its worker continued
         self._finish_reason: str | None = None
         self._calls: dict[int, CallDeltas] = {}
         """By choice."""
@@ -345,7 +344,6 @@ class Attempt:
         """Take a chunk frame. Return what is wrong with it, or None."""
         if self.phase is not Phase.RUNNING:
             if self.phase is not Phase.SENT:
-                self._unread_chunks += len(message.deltas) or 1
                 self._unread_bytes += _text_bytes(message)
                 return None
             self.acknowledged()
@@ -771,7 +769,7 @@ class Attempt:
     def _release(self, used: Used | None = None) -> None:
         """Free the slot of a task that ended elsewhere. Without `used`, its usage is estimated from its output."""
         if used is None:
-            used = self._estimate() if self.writer.chunks or self._unread_chunks else NO_USAGE
+            used = self._estimate() if self.writer.chunks or self._unread_bytes else NO_USAGE
         self.phase = Phase.OVER
         self.writer.close()
         self._effects.apply(self, Release(used))
@@ -795,7 +793,9 @@ class Attempt:
         if self.grant.task_type in MEDIA:
             return self._of_media(told)
         embeds = self.grant.task_type == "openaiEmbedding"  # no output but what is written all the same
-        wrote = self._wrote() or (0 if embeds else len(result) // 4)
+        wrote = self._wrote()
+        if not wrote and told.output is None and not embeds:
+            wrote = _tokens(sum(map(said_bytes, choices_of_result(result, self.grant.task_id))))
         if told.input is None and told.output is None:
             return self._as_told(wrote)
         if embeds and told.output is None:
@@ -816,12 +816,11 @@ class Attempt:
         return used._replace(output=used.output + since, estimated=True) if since else used
 
     def _wrote(self) -> int:
-        """Tokens that the worker wrote, estimated: most send a delta for each, and a token is four bytes of text or so. Of media
-        0: what they hold is no text, as a rule."""
+        """Tokens that the worker wrote, estimated. Of media 0: what they hold is no text, as a rule."""
         if self.grant.task_type in MEDIA:
             return 0
-        writer = self.writer
-        return max(writer.chunks + self._unread_chunks, (writer.text_bytes + self._unread_bytes) // 4)
+        calls = sum(calls.said_bytes for calls in self._calls.values())
+        return _tokens(self.writer.text_bytes + calls + self._unread_bytes)
 
     def _of_media(self, told: Counts) -> Used:
         """Return the reported usage: the tokens of audio or an image cannot be estimated."""
@@ -855,6 +854,11 @@ def provider_hold_ms(info: ErrorInfo) -> int:
     if not refused or info.retry_after_ms is None:
         return 0
     return min(max(info.retry_after_ms, MIN_REST_MS), MAX_PAUSE_MS)
+
+
+def _tokens(size: int) -> int:
+    """Return how many tokens a text of this length in bytes has, estimated: one for four bytes."""
+    return -(-size // 4)
 
 
 def _text_bytes(message: TaskChunk) -> int:
