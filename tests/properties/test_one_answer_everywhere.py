@@ -152,7 +152,7 @@ def make_choice(rng: random.Random, style: dict[str, Any]) -> Choice:
     choice.finish = rng.choice(finishes)
     choice.said = rng.choice(REASONS[choice.finish])
     if choice.calls and choice.finish == "stop":
-        choice.said = "stop"
+        choice.finish, choice.said = "tool_calls", "stop"
     if rng.random() < 0.1:
         choice.finish, choice.said = "tool_calls" if choice.calls else "stop", None
     return choice

@@ -11,6 +11,8 @@
 | 408, 504, 522, 524, `timeout`: its own limits    | UPSTREAM_TIMEOUT   | yes       |
 | no connection in time, TLS included              | CONNECT_TIMEOUT    | yes       |
 | 409, 500, 502, 520, 521, 523, a refused or broken connection | UPSTREAM_ERROR | yes |
+| 200 with an error, or neither JSON nor events    | by its words, else UPSTREAM_ERROR | yes |
+| 200 without a choice that says something or ends | UPSTREAM_TRUNCATED, UPSTREAM_ERROR | yes |
 | 404 that knows no such path (`_NO_PATH`)         | UPSTREAM_ERROR     | no        |
 | a model that it does not have, and its caller did not choose | UPSTREAM_ERROR | no |
 | no output, silence, no end in time (`clock.py`) | FIRST_TOKEN_TIMEOUT, STREAM_STALLED, TOTAL_TIMEOUT | yes |
@@ -26,12 +28,13 @@ that there were too many requests, and not for how long, is left alone for a sec
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
 import msgspec
 
+from fairlane.workers.adapters.lenient import NotJsonError, lenient
 from fairlane.workers.sdk.errors import TaskError, shorten
 
 BUSY_STATUSES = frozenset({425, 429, 503, 529})
@@ -42,12 +45,13 @@ DEFAULT_PAUSE_S = 1.0
 """After a 429 that names no time."""
 
 _CONTEXT_CODES = frozenset(
-    {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "1261"}
+    {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "1261", "40303"}
 )
 _CONTEXT_SENTENCES = re.compile(
     r"maximum context length|context length (?:is )?exceed|exceed\w* (?:the )?(?:\w+ ){0,3}context"
     r"|(?:larger|longer|greater) than (?:the )?(?:\w+ ){0,3}context|prompt is too long|input is too long"
-    r"|too many (?:input )?tokens|exceeds the maximum number of tokens|context window|too large to process",
+    r"|too many (?:input )?tokens|exceeds the maximum number of tokens|context window|context (?:is )?too long"
+    r"|too large to process",
     re.IGNORECASE,
 )
 _ABOVE_LIMIT = re.compile(r"\blimit:? ([0-9][0-9,]*)\b.{0,40}?\brequested:? ([0-9][0-9,]*)\b", re.IGNORECASE)
@@ -62,12 +66,17 @@ is wrong, not the request."""
 _FILTER_CODES = frozenset(
     {"content_filter", "content_policy_violation", "contentfilter", "data_inspection_failed", "1301"}
 )
-"""Numbers are GLM's, here and below."""
+"""Numbers of four digits are GLM's, here and below; of five, FastChat's."""
 _RATE_CODES = frozenset(
     {
         *("rate_limit_exceeded", "rate_limit_error", "too_many_requests", "resource_exhausted"),
-        *("1302", "1303", "1305"),
+        *("1302", "1303", "1305", "42901", "42903"),
     }
+)
+_RATE_SENTENCES = re.compile(r"too many requests|rate.?limit", re.IGNORECASE)
+"""These, and the next ones, of errors that have neither a status nor a known name."""
+_BUSY_SENTENCES = re.compile(
+    r"overloaded|(?:is|are|too) busy|at capacity|temporarily unavailable", re.IGNORECASE
 )
 _BUSY_CODES = _RATE_CODES | {
     "overloaded_error",
@@ -86,13 +95,18 @@ _QUOTA_CODES = frozenset(
     }
 )
 """Google's FAILED_PRECONDITION: billing is not enabled where the free tier does not hold."""
-_NO_CREDIT = re.compile(r"credit balance is too low", re.IGNORECASE)
-"""Anthropic's 400 has no name for it."""
+_NO_CREDIT = re.compile(r"credit balance is too low|insufficient (?:balance|credits?)", re.IGNORECASE)
+"""Anthropic's 400 has no name for it, and MiniMax's number is its own."""
 _AUTH_CODES = frozenset(
     {
         *("invalid_api_key", "authentication_error", "permission_error", "invalid_authentication"),
-        *("unauthenticated", "permission_denied"),
+        *("unauthenticated", "permission_denied", "40101", "40102", "40103"),
     }
+)
+_AUTH_SENTENCES = re.compile(
+    r"(?:api.?key|token)\b.{0,30}\b(?:expired|invalid|incorrect)|(?:invalid|incorrect|expired|missing) (?:api.?key|\w* ?token)"
+    r"|unauthori[sz]ed",
+    re.IGNORECASE,
 )
 _KEY_CODES = frozenset({"api_key_invalid"})
 """Of Google's 400 for a key that is none."""
@@ -112,6 +126,37 @@ _REFUSED_CODES = frozenset(
 
 
 _MODEL_CODES = frozenset({"model_not_found", "model_not_exist", "invalid_model", "1211"})
+_STATUSES = frozenset({400, 401, 402, 403, 404, 408, 409, 413, 422, 425, 429, *range(500, 600)})
+"""What a code in a body can mean as a status; other numbers are names of the upstream's own."""
+_INNER = ("error", "errors", "base_resp", "detail", "choices", "x_groq")
+"""Where an object has the error itself."""
+_SIGNS = (
+    "message",
+    "msg",
+    "detail",
+    "errors",
+    "error_msg",
+    "error_message",
+    "errorMessage",
+    "error_description",
+)
+"""Members that only errors have, among objects without output."""
+_MESSAGES = (*_SIGNS, "status_msg", "title", "description", "text", "error")
+_CODES = ("code", "status", "status_code", "statusCode", "error_code")
+_PAUSES = {"retry_after": 1.0, "retryAfter": 1.0, "retry_after_ms": 0.001, "retryAfterMs": 0.001}
+_PAUSE = re.compile(r"(?:try again|retry) (?:in|after) (\d{1,6}(?:\.\d{1,6})?) ?(ms|s)", re.IGNORECASE)
+MAX_LEVELS = 6
+MAX_TEXT = 4000
+MAX_SHOWN = 300
+"""Characters of an answer that is neither JSON nor events."""
+
+
+class UpstreamSaid(Exception):
+    """An answer that began as a success is an error of the upstream's, in its own words."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__("the upstream reports an error")
+        self.body = body
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,31 +176,50 @@ class UpstreamError:
     """An error body: its message, the names of the error (in lower case), and the status that it stands for."""
 
     message: str
-    names: frozenset[str]
+    names: frozenset[str] = frozenset()
     status: int | None = None
     pause_s: float | None = None
     """How long to wait, if the body has it."""
+    is_report: bool = True
+    """Whether it is JSON with a message; else the message is its first bytes."""
 
 
-def read_error(body: bytes | msgspec.Raw) -> UpstreamError:
-    """Understand an error body: `{"error": {…}}`, `{"error": "…"}`, `{"message"}`, `{"detail"}`, a list of one, or text."""
-    raw = bytes(body)
+def is_error(found: dict[str, Any], *, answers: bool) -> bool:
+    """Return whether an object of an answer reports an error. `answers`: it has output, so that only clear signs count."""
+    if found.get("error") or found.get("object") == "error" or found.get("error_code"):
+        return True
+    if answers:
+        return False
+    status = found.get("base_resp")  # MiniMax's
+    return any(found.get(name) for name in _SIGNS) or bool(
+        isinstance(status, dict) and status.get("status_code")
+    )
+
+
+def read_error(body: bytes) -> UpstreamError:
+    """Understand an error body: JSON of any of the forms that servers use, alone or in an event, or text."""
+    text = UpstreamError(_one_line(body[:MAX_TEXT].decode(errors="replace")), is_report=False)
     try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return UpstreamError(_one_line(raw[:4000].decode(errors="replace")), frozenset())
-    return _from_value(value)
+        value = lenient(body)
+    except (NotJsonError, RecursionError):
+        event = re.search(rb"^data: ?(.*[^\s].*)$", body, re.MULTILINE)
+        return text if event is None else read_error(event[1])
+    said = _from_value(value)
+    return said if said.message else replace(said, message=text.message, is_report=False)
 
 
 def from_status(status: int, body: bytes, pause_s: float | None, asked: CallTarget) -> TaskError:
-    """The failure for an answer that is not a success."""
-    return _failure(read_error(body), status, pause_s, asked)
+    """Return the failure for an answer that is not a success."""
+    return _failure(read_error(body), status, pause_s, asked, f"The upstream answered {status}")
 
 
-def from_stream(error: msgspec.Raw, asked: CallTarget) -> TaskError:
-    """The failure for an `error` object inside a successful answer; its own `code` may be a status."""
-    said = read_error(error)
-    return _failure(said, said.status, None, asked)
+def from_answer(body: bytes, content_type: str, pause_s: float | None, asked: CallTarget) -> TaskError:
+    """Return the failure for an answer of status 200 that is an error, or cannot be read; its `code` may be a status."""
+    said = read_error(body)
+    sentence = "The upstream failed" if said.status is None else f"The upstream answered {said.status}"
+    if not said.is_report:
+        sentence = f"The upstream sent no answer ({content_type or 'no content type'})"
+    return _failure(said, said.status, pause_s, asked, sentence)
 
 
 def what_is_wrong(status: int, body: bytes) -> str:
@@ -185,18 +249,23 @@ def unreadable(what: str) -> TaskError:
     return TaskError("JSON_PARSE_FAILED", f"The upstream's answer is not what it should be: {what}.")
 
 
-def _failure(said: UpstreamError, status: int | None, pause_s: float | None, asked: CallTarget) -> TaskError:
+def _failure(
+    said: UpstreamError, status: int | None, pause_s: float | None, asked: CallTarget, sentence: str
+) -> TaskError:
     code, retryable = _classify(said, status)
     misdirected = _misdirected(said, status)
     no_model = code == "BAD_REQUEST" and not misdirected and (status == 404 or said.names & _MODEL_CODES)
     if no_model and not asked.callers_choice:
         code = "UPSTREAM_ERROR"
-    too_many = status == 429 or (status is None and said.names & _RATE_CODES)
+    too_many = status == 429 or (
+        status is None and (said.names & _RATE_CODES or _RATE_SENTENCES.search(said.message))
+    )
     pause_s = said.pause_s if pause_s is None else pause_s
     if pause_s is None and retryable and too_many:
         pause_s = DEFAULT_PAUSE_S
     message = said.message.replace(asked.secret, "***") if asked.secret else said.message
-    sentence = "The upstream failed" if status is None else f"The upstream answered {status}"
+    if not said.is_report and status is None:
+        message = shorten(message, MAX_SHOWN)
     if misdirected:
         sentence = f"The worker's base URL may be wrong (most end with /v1): {asked.url} answered {status}"
     elif code == "UPSTREAM_ERROR" and no_model:
@@ -206,7 +275,7 @@ def _failure(said: UpstreamError, status: int | None, pause_s: float | None, ask
         code,
         shorten(f"{sentence}: {message}" if message else f"{sentence}."),
         retryable=retryable,
-        http_status=status,
+        http_status=status or 200,
         retry_after_ms=None if pause_s is None else round(pause_s * 1000),
     )
 
@@ -239,11 +308,15 @@ def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
     if status is not None:
         blames_request = 400 <= status < 500 and not _misdirected(said, status)
         return ("BAD_REQUEST" if blames_request else "UPSTREAM_ERROR"), False
-    if said.names & _BUSY_CODES:  # 4
+    if (
+        said.names & _BUSY_CODES
+        or _RATE_SENTENCES.search(said.message)
+        or _BUSY_SENTENCES.search(said.message)
+    ):  # 4
         return "MODEL_TOO_BUSY", True
     if said.names & _TIMEOUT_CODES:
         return "UPSTREAM_TIMEOUT", True
-    if said.names & _AUTH_CODES:
+    if said.names & _AUTH_CODES or _AUTH_SENTENCES.search(said.message):
         return "UPSTREAM_AUTH", False
     if said.names & _REFUSED_CODES:
         return "BAD_REQUEST", False
@@ -260,30 +333,61 @@ def _misdirected(said: UpstreamError, status: int | None) -> bool:
 
 
 def _from_value(value: Any) -> UpstreamError:
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, dict) and isinstance(value.get("error"), dict | str):
-        value = value["error"]
-    if not isinstance(value, dict):
-        return UpstreamError(_one_line(value if isinstance(value, str) else ""), frozenset())
-    message = next((value[k] for k in ("message", "detail", "error") if value.get(k)), "")
+    if isinstance(value, str):
+        return UpstreamError(_one_line(value))
+    levels: list[dict[str, Any]] = []  # from the inside out
+    while value and isinstance(value, dict | list) and len(levels) < MAX_LEVELS:
+        if isinstance(value, dict):
+            levels.insert(0, value)
+            value = next(
+                (value[name] for name in _INNER if isinstance(value.get(name), dict | list)), _raw(value)
+            )
+        elif (
+            isinstance(value[0], dict) and "loc" in value[0]
+        ):  # FastAPI's list of what is wrong with a request
+            break
+        else:
+            value = value[0]
+    told = [value, *(level.get(name) for level in levels for name in _MESSAGES)]
+    message = next((text for text in told if text and not isinstance(text, dict)), "")
     if not isinstance(message, str):
         message = msgspec.json.encode(message).decode()
-    names = [value.get(k) for k in ("code", "type", "param", "status")]
-    status = _status(value.get("code")) or (529 if value.get("type") == "overloaded_error" else None)
-    inner = value.get("innererror")
-    if isinstance(inner, dict):
-        names.append(inner.get("code"))
-    details = value.get("details")
-    listed = [one for one in details[:20] if isinstance(one, dict)] if isinstance(details, list) else []
+    names = [
+        level.get(name) for level in levels for name in (*_CODES, "type", "error_type", "param", "error")
+    ]
+    names += [
+        level["innererror"].get("code") for level in levels if isinstance(level.get("innererror"), dict)
+    ]
+    statuses = [_status(level.get(name)) for level in levels for name in _CODES]
+    statuses += [529 for level in levels if level.get("type") == "overloaded_error"]
+    details = [level["details"] for level in levels if isinstance(level.get("details"), list)]
+    listed = [one for some in details for one in some[:20] if isinstance(one, dict)]
     names += [one.get("reason") for one in listed]
     pauses = [pause for one in listed if (pause := _pause(one.get("retryDelay"))) is not None]
+    pauses += [
+        level[name] * unit
+        for level in levels
+        for name, unit in _PAUSES.items()
+        if isinstance(level.get(name), int | float)
+    ]
+    if not pauses and (found := _PAUSE.search(message)):
+        pauses.append(float(found[1]) * (0.001 if found[2].lower() == "ms" else 1.0))
     return UpstreamError(
         _one_line(message),
         frozenset(str(name).lower() for name in names if isinstance(name, str | int)),
-        status,
+        next((status for status in statuses if status), None),
         max(pauses, default=None),
     )
+
+
+def _raw(found: dict[str, Any]) -> Any:
+    """Return what another server said behind this one (OpenRouter's `metadata.raw`): JSON, or a text."""
+    metadata = found.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    try:
+        return lenient(raw.encode(errors="replace")) if isinstance(raw, str) else raw
+    except NotJsonError:
+        return raw
 
 
 def _pause(delay: Any) -> float | None:
@@ -295,7 +399,7 @@ def _pause(delay: Any) -> float | None:
 def _status(code: Any) -> int | None:
     if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) == 3:
         code = int(code)
-    return code if isinstance(code, int) and 400 <= code <= 599 else None
+    return code if isinstance(code, int) and code in _STATUSES else None
 
 
 def _one_line(text: str) -> str:

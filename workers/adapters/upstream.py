@@ -2,30 +2,32 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import random
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from types import SimpleNamespace
 
 import httpx2
 
-from fairlane.workers.adapters.chunks import StreamError
 from fairlane.workers.adapters.clock import Clock, Limits
-from fairlane.workers.adapters.dialects.base import Call, Dialect, Output
+from fairlane.workers.adapters.dialects.base import Call, Dialect, Output, Reader
 from fairlane.workers.adapters.failures import (
     CallTarget,
+    UpstreamSaid,
+    from_answer,
     from_status,
-    from_stream,
     from_transport,
     read_error,
     unreadable,
     what_is_wrong,
 )
+from fairlane.workers.adapters.lenient import NotJsonError
 from fairlane.workers.adapters.listing import read_models
 from fairlane.workers.adapters.quirks import ALLOW, Quirks, learn, merged
-from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
+from fairlane.workers.adapters.sse import ErrorEvent, EventParser
 from fairlane.workers.adapters.watch import Watch
 from fairlane.workers.hosts import client_options, is_loopback
 from fairlane.workers.protocol import ModelInfo
@@ -41,6 +43,8 @@ CONNECT_TIMEOUT_S = 10.0
 MAX_ERROR_BYTES = 64 * 1024
 MAX_LIST_BYTES = 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
+"""A byte order mark, and white space."""
 LINGER_S = 0.25
 CHECK_TIMEOUT_S = 5.0
 MAX_REPEATS = 4
@@ -63,6 +67,9 @@ DOUBTFUL = frozenset(
     }
 )
 """Failures after which the upstream is asked whether it works."""
+
+Failed = Callable[[bytes], TaskError]
+"""Makes the failure of an answer out of what the upstream said in it."""
 
 
 class Upstream:
@@ -204,9 +211,7 @@ class Upstream:
         try:
             call, asked, clock, response = await self._open(task, context, model)
             try:
-                streamed = call.stream and "json" not in response.headers.get("Content-Type", "")
-                answer = self._whole if not streamed else self._bytes if call.binary else self._stream
-                async with contextlib.aclosing(answer(response, clock, call, asked)) as items:
+                async with contextlib.aclosing(self._answer(response, clock, call, asked)) as items:
                     async for item in items:
                         yield item
             finally:
@@ -252,7 +257,7 @@ class Upstream:
                     self._remember(model, news)
                 return call, asked, clock, response
             try:
-                body = await self._read_all(response, clock, MAX_ERROR_BYTES, cut=True)
+                body = await self._read_all(response.aiter_bytes(), clock, MAX_ERROR_BYTES, cut=True)
             finally:
                 await response.aclose()
             before = failure
@@ -321,12 +326,11 @@ class Upstream:
     # ---- the answer ------------------------------------------------------------------------------
 
     async def _read_all(
-        self, response: httpx2.Response, clock: Clock, limit: int, *, cut: bool = False
+        self, parts: AsyncIterator[bytes], clock: Clock, limit: int, *, head: bytes = b"", cut: bool = False
     ) -> bytes:
-        """The whole body; more than `limit` is cut off or, without `cut`, a failure."""
-        body = bytearray()
-        parts = response.aiter_bytes()
-        while (part := await self._next(parts, clock, streaming=False)) is not None:
+        """The whole body, which begins with `head`; more than `limit` is cut off or, without `cut`, a failure."""
+        body = bytearray(head)
+        while (part := await self._next(parts, clock)) is not None:
             body += part
             if len(body) > limit:
                 if cut:
@@ -334,85 +338,113 @@ class Upstream:
                 raise unreadable(f"it has more than {limit} bytes")
         return bytes(body[:limit])
 
-    async def _whole(
+    async def _answer(
         self, response: httpx2.Response, clock: Clock, call: Call, asked: CallTarget
     ) -> AsyncGenerator[Output, None]:
-        body = await self._read_all(response, clock, MAX_ANSWER_BYTES)
+        """Read an answer of status 200. Its first bytes decide how: servers send events as JSON, and JSON as events."""
+        content_type = response.headers.get("Content-Type", "")
+        pause_s = requested_pause(response.headers)
+        parts = response.aiter_bytes()
+        head = b""
+        while not head.strip() and (part := await self._next(parts, clock)) is not None:
+            head += part
+        first = head.lstrip(_BEFORE_JSON)[:1]
+        is_text = first in (b"{", b"[", b"<") and ("json" in content_type or "text" in content_type)
+        if call.binary and not is_text:
+            answer = self._bytes
+        elif call.binary or call.reader.plain_text or first in (b"{", b"["):
+            answer = self._whole
+        else:
+            answer = self._events
+        failed = functools.partial(from_answer, content_type=content_type, pause_s=pause_s, asked=asked)
+        async with contextlib.aclosing(answer(head, parts, clock, call.reader, failed)) as items:
+            async for item in items:
+                yield item
+
+    async def _whole(
+        self, head: bytes, parts: AsyncIterator[bytes], clock: Clock, reader: Reader, failed: Failed
+    ) -> AsyncGenerator[Output, None]:
+        body = await self._read_all(parts, clock, MAX_ANSWER_BYTES, head=head)
         try:
-            items = call.reader.whole(body)
-        except StreamError as error:
-            raise from_stream(error.error, asked) from error
+            items = reader.whole(body)
+        except UpstreamSaid as error:
+            raise failed(error.body) from error
+        except NotJsonError as error:
+            raise failed(body) from error
         except (ValueError, RecursionError) as error:
             raise unreadable(str(error)) from error
         for item in items:
             yield item
+        if not reader.complete:
+            raise failed(body)
 
-    async def _stream(
-        self, response: httpx2.Response, clock: Clock, call: Call, asked: CallTarget
+    async def _events(
+        self, head: bytes, parts: AsyncIterator[bytes], clock: Clock, reader: Reader, failed: Failed
     ) -> AsyncGenerator[Output, None]:
-        parser, reader = EventParser(), call.reader
-        parts = response.aiter_bytes()
+        parser, event = EventParser(), b""
+        part: bytes | None = head or None
         failure: TaskError | None = None
-        while failure is None:
+        while True:
             try:
-                part = await self._next(parts, clock, streaming=True)
-            except TaskError as error:
-                failure = None if reader.complete else error  # all was said, and only its end did not come
-                break
-            try:
-                if part is None:
-                    last = parser.close()
-                    events = [] if last is None else [last]
-                else:
-                    events = parser.feed(part)
-                for event in events:
+                for event in parser.close() if part is None else parser.feed(part):
+                    if isinstance(event, ErrorEvent):
+                        raise UpstreamSaid(event)
                     for delta in reader.read(event):
                         clock.output()
                         yield delta
                     if reader.done:
                         break
-            except StreamError as error:
-                failure = from_stream(error.error, asked)
+            except UpstreamSaid as error:
+                failure = failed(error.body)
             except TaskError as error:
                 failure = error
-            except (ValueError, RecursionError, EventTooLargeError) as error:
-                if part is not None:
-                    failure = unreadable(str(error))
-                break  # or the last event was cut off
-            if part is None or reader.done:
+            except NotJsonError:
+                failure = None if part is None else failed(event)  # the last event may be cut off
+            except (ValueError, RecursionError) as error:
+                failure = unreadable(str(error))
+            if part is None or reader.done or failure is not None:
                 break
-        final = reader.last()
-        if final is not None and clock.has_output:
-            yield final
+            try:
+                part = await self._next(parts, clock)
+            except TaskError as error:
+                failure = None if reader.complete else error  # all was said, and only its end did not come
+                break
+        if failure is None and not reader.complete:
+            sentence = "The upstream's stream ended without its end."
+            failure = failed(bytes(parser.text)) if parser.text else TaskError("UPSTREAM_TRUNCATED", sentence)
+        if failure is None:
+            for delta in reader.end():
+                clock.output()
+                yield delta
         if reader.usage is not None:
             yield reader.usage
         if failure is not None:
             raise failure
-        if not reader.complete:
-            raise TaskError("UPSTREAM_TRUNCATED", "The upstream's stream ended without its end.")
         if reader.done:
             await _linger(parts)
 
     async def _bytes(
         self,
-        response: httpx2.Response,
+        head: bytes,
+        parts: AsyncIterator[bytes],
         clock: Clock,
-        call: Call,  # noqa: ARG002 - as the other two are called
-        asked: CallTarget,  # noqa: ARG002
+        reader: Reader,  # noqa: ARG002 - as the other two are called
+        failed: Failed,
     ) -> AsyncGenerator[Output, None]:
         """An answer of bytes, as they come."""
-        size, parts = 0, response.aiter_bytes()
-        while (part := await self._next(parts, clock, streaming=True)) is not None:
+        size, part = 0, head or None
+        while part is not None:
             size += len(part)
             if size > MAX_ANSWER_BYTES:
                 raise unreadable(f"it has more than {MAX_ANSWER_BYTES} bytes")
             if part:
                 clock.output()
                 yield part
+            part = await self._next(parts, clock)
         if not size:
-            raise unreadable("it is empty")
+            raise failed(b"")
 
-    async def _next(self, parts: AsyncIterator[bytes], clock: Clock, *, streaming: bool) -> bytes | None:
+    async def _next(self, parts: AsyncIterator[bytes], clock: Clock) -> bytes | None:
         """The next bytes, or None at the end. The time limits count only while this waits."""
         try:
             async with clock.until_next():
@@ -420,7 +452,7 @@ class Upstream:
         except TimeoutError as error:
             raise clock.failure() from error
         except httpx2.HTTPError as error:
-            raise from_transport(error, streaming=streaming or clock.has_output) from error
+            raise from_transport(error, streaming=True) from error
         clock.came()
         return part
 

@@ -45,7 +45,7 @@ async def ask(task: Task, response: httpx2.Response, path: str) -> tuple[list[An
 
 
 async def test_images_are_requested_whole() -> None:
-    answer = {"created": 1, "data": [], "usage": {"input_tokens": 3, "output_tokens": 9}}
+    answer = {"created": 1, "data": [{}], "usage": {"input_tokens": 3, "output_tokens": 9}}
     payload = {"model": "m", "prompt": "x", "stream": True, "partial_images": 2, "size": "8x8"}
     items, request = await ask(
         task(IMAGE, payload, stream=True), httpx2.Response(200, json=answer), "/images/generations"
@@ -60,8 +60,13 @@ async def test_images_are_requested_whole() -> None:
     ("body", "kind", "code"),
     [
         (b'{"error": {"message": "no voice"}}', "application/json", "UPSTREAM_ERROR"),
-        (b'{"text": "hm"}', "application/json", "JSON_PARSE_FAILED"),
-        (b"", "audio/mpeg", "JSON_PARSE_FAILED"),
+        (
+            b'{"base_resp":{"status_code":1008,"status_msg":"insufficient balance"}}',
+            "text/json",
+            "UPSTREAM_QUOTA",
+        ),
+        (b"<html>Please log in</html>", "text/html", "UPSTREAM_ERROR"),
+        (b"", "audio/mpeg", "UPSTREAM_ERROR"),
     ],
 )
 async def test_what_is_no_speech_is_told_so(body: bytes, kind: str, code: str) -> None:

@@ -1,6 +1,7 @@
 """Each provider's adapter against scripted upstreams: what goes over the wire, errors, broken and endless answers."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -115,7 +116,7 @@ async def test_whole_answers_are_completions() -> None:
         usage, result = await run(adapter(name), stream=False)
         assert isinstance(usage, Usage)
         assert isinstance(result, Result)
-        choice = result.value["choices"][0]
+        choice = json.loads(bytes(result.value))["choices"][0]
         assert (choice["message"]["content"], choice["finish_reason"]) == ("hello", "stop")
         # an upstream that takes no notice of `stream`
         respx.post(BASE + PATHS[name]).mock(return_value=httpx2.Response(200, json=answer))
@@ -249,21 +250,6 @@ async def test_google_s_retry_info_is_a_pause_where_no_header_says_one(
     assert (await failure(adapter("gemini"))).retry_after_ms == pause_ms
 
 
-@pytest.mark.parametrize(
-    "body",
-    ['{"finish_reason":"sensitive"}', '{"message":{"content":"sensitive"},"finish_reason":"sensitive"}'],
-)
-@respx.mock
-async def test_a_whole_answer_s_finish_reason_has_openai_s_name(body: str) -> None:
-    answer = b'{"choices":[%b],"big":1.50}' % body.encode()
-    respx.post(BASE + PATHS["glm"]).mock(return_value=httpx2.Response(200, content=answer))
-    (result,) = await run(adapter("glm"), stream=False)
-    found = bytes(result.value)
-    assert b'"finish_reason":"content_filter"' in found
-    assert b'"big":1.50' in found
-    assert found.count(b"sensitive") == body.count('content":"sensitive')
-
-
 # ---- broken, endless and silent answers ----------------------------------------------------------
 
 
@@ -274,8 +260,8 @@ async def test_a_whole_answer_s_finish_reason_has_openai_s_name(body: str) -> No
         (b"", "UPSTREAM_TRUNCATED"),
         (b": nothing\n\n\n\n", "UPSTREAM_TRUNCATED"),
         (b'data: {"type":', "UPSTREAM_TRUNCATED"),
-        (b"data: <html>\n\n", "JSON_PARSE_FAILED"),
-        (b'data: "text"\n\n', "JSON_PARSE_FAILED"),
+        (b"data: <html>\n\n", "UPSTREAM_ERROR"),
+        (b'data: "text"\n\n', "UPSTREAM_ERROR"),
         (b"data: " + b"[" * 5000 + b"\n\n", "JSON_PARSE_FAILED"),
     ],
 )
@@ -294,7 +280,7 @@ async def test_a_stream_that_is_cut_anywhere_is_a_truncation_and_tells_its_usage
         if isinstance(items[-1], TaskError):
             assert items[-1].code == "UPSTREAM_TRUNCATED"
         else:  # only the last blank line, or what says nothing, is missing
-            assert b"message_stop" in STREAMS[name][:end] or b"finishReason" in STREAMS[name][:end]
+            assert b'"stop_reason": "' in STREAMS[name][:end] or b"finishReason" in STREAMS[name][:end]
         if any(isinstance(item, Delta) for item in items):
             assert any(isinstance(item, Usage) for item in items)
 

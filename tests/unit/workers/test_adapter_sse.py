@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
+from fairlane.workers.adapters.sse import ErrorEvent, EventParser, EventTooLargeError
 
 STREAMS = {
     b'data: {"a":1}\n\ndata: [DONE]\n\n': [b'{"a":1}', b"[DONE]"],
@@ -52,8 +52,18 @@ def test_splits_never_matter(lines: list[tuple[bytes, bytes]], cuts: list[int]) 
 def test_an_event_without_its_blank_line_is_given_at_the_end() -> None:
     parser = EventParser()
     assert parser.feed(b"data: a\n\ndata: cut of") == [b"a"]
-    assert parser.close() == b"cut of"
-    assert parser.close() is None
+    assert parser.close() == [b"cut of"]
+    assert parser.close() == []
+
+
+def test_an_event_that_is_named_an_error_is_one_and_other_text_is_kept() -> None:
+    parser = EventParser()
+    told = parser.feed(
+        b'event: error\ndata: a\n\n: note\noops\n{"b":1}\nevent: error\n\nevent: x\n\ndata: c\n\n'
+    )
+    assert told == [b"a", b'{"b":1}', b"", b"c"]
+    assert [isinstance(event, ErrorEvent) for event in told] == [True, False, True, False]
+    assert parser.text == b"oops\n"
 
 
 @pytest.mark.parametrize("part", [b"x" * 30, b"data: xxxxxxxx\n", b"data:\n"])

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.upstreams import gemini_chunks, gemini_content
 
-from fairlane.workers.adapters.chunks import StreamError
-from fairlane.workers.adapters.dialects.chat import Head, completion_of
+from fairlane.workers.adapters.dialects.chat import Head
 from fairlane.workers.adapters.dialects.gemini import GeminiDialect
 from fairlane.workers.adapters.dialects.gemini.answer import GeminiReader
 from fairlane.workers.adapters.dialects.gemini.request import NO_SIGNATURE, content_request
-from fairlane.workers.sdk import Delta, Result, Task, TaskError, Usage
+from fairlane.workers.adapters.failures import UpstreamSaid
+from fairlane.workers.sdk import Delta, Result, Task, TaskError
 
 HI = [{"role": "user", "content": "hi"}]
 PNG = "data:image/png;base64,aGk="
@@ -209,10 +209,8 @@ def read(*chunks: Any, **options: Any) -> tuple[list[Delta], GeminiReader]:
     return [delta for chunk in chunks for delta in one.read(msgspec.json.encode(chunk))], one
 
 
-def body_of(deltas: list[Delta], usage: Usage | None) -> Any:
-    return msgspec.json.decode(
-        msgspec.json.encode(completion_of(deltas, usage, Head("t1", "gemini-real", 5)))
-    )
+def body_of(deltas: list[Delta], one: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(one.folded([*deltas, *one.end()])))
 
 
 def whole(answer: Any, **options: Any) -> Any:
@@ -258,7 +256,7 @@ def test_a_whole_answer_is_a_completion() -> None:
 def test_a_stream_joins_to_the_whole_answer(cut: int) -> None:
     deltas, one = read(*gemini_chunks(PARTS, cut))
     assert one.complete
-    assert body_of(deltas, one.usage) == whole(gemini_content(PARTS))
+    assert body_of(deltas, one) == whole(gemini_content(PARTS))
 
 
 def test_who_wants_one_call_gets_one() -> None:
@@ -339,7 +337,7 @@ def test_a_bad_event_is_unreadable(event: bytes) -> None:
 
 
 def test_an_error_in_the_stream_is_one() -> None:
-    with pytest.raises(StreamError):
+    with pytest.raises(UpstreamSaid):
         read({"error": {"code": 503, "status": "UNAVAILABLE"}})
 
 
@@ -379,6 +377,6 @@ def test_an_assistant_s_message_comes_back_as_it_went(text: str, called: list[An
     parts = body["contents"][1]["parts"] if len(body["contents"]) > 1 else []
     at_once = whole(gemini_content(parts))
     deltas, one = read(*gemini_chunks(parts, cut))
-    joined = body_of(deltas, one.usage)
+    joined = body_of(deltas, one)
     assert joined == at_once
     assert plain(at_once["choices"][0]["message"]) == plain(assistant(text, called))

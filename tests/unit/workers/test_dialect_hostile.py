@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.upstreams import anthropic_events, anthropic_message, gemini_chunks, gemini_content
 
-from fairlane.workers.adapters.chunks import StreamError
 from fairlane.workers.adapters.dialects.anthropic import AnthropicDialect
 from fairlane.workers.adapters.dialects.base import Dialect
 from fairlane.workers.adapters.dialects.gemini import GeminiDialect
 from fairlane.workers.adapters.dialects.openai import OpenAIDialect
+from fairlane.workers.adapters.failures import UpstreamSaid
 from fairlane.workers.sdk import Task, TaskError
 
 DIALECTS: list[Dialect] = [AnthropicDialect(), GeminiDialect(), OpenAIDialect()]
@@ -112,7 +112,7 @@ def heard(read: Callable[[], Any]) -> None:
     failure: TaskError | None = None
     try:
         read()
-    except (StreamError, ValueError, RecursionError):
+    except (UpstreamSaid, ValueError, RecursionError):
         return
     except TaskError as error:
         failure = error

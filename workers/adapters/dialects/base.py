@@ -1,6 +1,6 @@
 """The interface of API formats."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,34 +10,38 @@ from fairlane.workers.sdk.values import Delta, Result, Task, Usage
 Output = bytes | Delta | Usage | Result
 
 
-class Reader(Protocol):
+class Reader(ABC):
     """Reads one answer: a stream event by event, or a whole one in one call.
 
-    `read` and `whole` raise `StreamError` for an error object of the upstream's, `TaskError` for an end that is a failure, and
-    `ValueError` or `RecursionError` for what cannot be read.
+    `read` and `whole` raise `UpstreamSaid` for an error that the upstream reports, `NotJsonError` for text that is not JSON,
+    `TaskError` for an end that is a failure, and `ValueError` or `RecursionError` for an answer that cannot be read.
     """
 
-    usage: Usage | None
-    """What the upstream has reported so far."""
-    done: bool
-    """Whether it has ended its output."""
+    plain_text = False
+    """Whether a whole answer is text as it is, and not JSON."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        """What the upstream has reported so far."""
+        self.done = False
+        """Whether it has ended its output."""
 
     @property
+    @abstractmethod
     def complete(self) -> bool:
-        """Whether a stream that ends here is a whole one."""
-        ...
+        """Whether an answer that ends here is a whole one."""
 
-    def read(self, event: bytes) -> Sequence[Delta]:
-        """The output of one event."""
-        ...
+    @abstractmethod
+    def read(self, event: bytes) -> list[Delta]:
+        """Return the output of one event."""
 
-    def last(self) -> Delta | None:
-        """Return what to report when the stream is over."""
-        ...
+    def end(self) -> list[Delta]:
+        """Return the output that was held back until a complete stream is over."""
+        return []
 
+    @abstractmethod
     def whole(self, body: bytes) -> list[Output]:
-        """A complete answer: its usage, and itself as the result."""
-        ...
+        """Return the usage of a whole answer, and itself as the result; neither if it is not complete."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from fairlane.workers.adapters.chunks import is_null, of_the_answer
+from fairlane.workers.adapters.lenient import is_null
 from fairlane.workers.adapters.quirks import ALLOW, Quirks, adapt
 from fairlane.workers.sdk.errors import TaskError
-from fairlane.workers.sdk.values import Delta, Usage
+from fairlane.workers.sdk.values import Usage
 
 ANTHROPIC = "anthropic"
 """The member of a payload that was a Messages request, or one of Responses, and holds what chat has no word for: all that is no
@@ -305,12 +305,6 @@ def calls_delta(
     return Raw(msgspec.json.encode([call]))
 
 
-def told_once(delta: Delta, answer_id: str) -> None:
-    """Put the upstream's id of the answer into its first delta."""
-    known = None if delta.extra is UNSET else delta.extra
-    delta.extra = of_the_answer({"id": Raw(msgspec.json.encode(answer_id))}, known)
-
-
 def usage_from(prompt: int, completion: int, *, cached: int = 0, reasoning: int = 0, **more: int) -> Usage:
     """Usage in OpenAI's words: cached tokens lie inside the prompt's, reasoning tokens inside the completion's."""
     details: dict[str, Any] = {
@@ -322,44 +316,3 @@ def usage_from(prompt: int, completion: int, *, cached: int = 0, reasoning: int 
     if reasoning:
         details["completion_tokens_details"] = {"reasoning_tokens": reasoning}
     return Usage(prompt, completion, details)
-
-
-def completion_of(deltas: Iterable[Delta], usage: Usage | None, head: Head) -> dict[str, Any]:
-    """A whole `chat.completion` of all the deltas that a reader has made of it."""
-    answer: dict[str, Any] = {"id": f"chatcmpl-{head.task_id}", "object": "chat.completion"}
-    answer |= {"created": head.created, "model": head.model, "choices": []}
-    choices: dict[int, dict[str, Any]] = {}
-    texts: dict[tuple[int, str], list[str]] = {}
-    calls: dict[tuple[int, int], dict[str, Any]] = {}
-    arguments: dict[tuple[int, int], list[str]] = {}
-    for delta in deltas:
-        at = delta.index
-        message: dict[str, Any] = {"role": "assistant", "content": None}
-        choice = choices.setdefault(at, {"index": at, "message": message, "finish_reason": None})
-        message = choice["message"]
-        for name, text in (("content", delta.content), ("reasoning_content", delta.reasoning)):
-            if text:
-                texts.setdefault((at, name), []).append(text)
-        if delta.tool_calls is not UNSET:
-            for call in msgspec.json.decode(delta.tool_calls):
-                key = at, call.pop("index")
-                arguments.setdefault(key, []).append(call["function"]["arguments"])
-                if key not in calls:
-                    calls[key] = call
-                    message.setdefault("tool_calls", []).append(call)
-        if delta.finish_reason is not None:
-            choice["finish_reason"] = delta.finish_reason
-        extra = {} if delta.extra is UNSET else msgspec.json.decode(delta.extra)
-        answer |= extra.pop("response", {})
-        for name, value in extra.pop("delta", {}).items():
-            if isinstance(value, list):
-                message.setdefault(name, []).extend(value)
-            else:
-                message[name] = value
-        choice |= extra
-    for (at, name), parts in texts.items():
-        choices[at]["message"][name] = "".join(parts)
-    for key, parts in arguments.items():
-        calls[key]["function"]["arguments"] = "".join(parts)
-    answer["choices"] = [choices[at] for at in sorted(choices)]
-    return answer if usage is None else {**answer, "usage": usage.details}

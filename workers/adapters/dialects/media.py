@@ -1,15 +1,18 @@
 """OpenAI's calls for audio, images and moderations: a task's payload as its request, and what reads the answers. Pure."""
 
 import json
+import re
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Raw
 
-from fairlane.workers.adapters.chunks import StreamError, check_event, is_null, reported_usage, usage_of
-from fairlane.workers.adapters.dialects.base import Call, Output
+from fairlane.workers.adapters.choices import MAX_USAGE, usage_of
+from fairlane.workers.adapters.dialects.base import Call, Output, Reader
 from fairlane.workers.adapters.dialects.forms import Form
-from fairlane.workers.sdk import Delta, Result, Task, Usage
+from fairlane.workers.adapters.failures import UpstreamSaid, is_error
+from fairlane.workers.adapters.lenient import NotJsonError, check_size, encoded, joined, lenient
+from fairlane.workers.sdk import Delta, Result, Task
 from fairlane.workers.tasktypes import (
     IMAGE,
     IMAGE_EDIT,
@@ -32,6 +35,8 @@ PATHS = {
 FORMS = frozenset({TRANSCRIPTION, TRANSLATION, IMAGE_EDIT, IMAGE_VARIATION})
 _OF_STREAMS = ("stream", "partial_images")
 _TEXTS = ("text", "srt", "vtt")
+_HTML = re.compile(rb"\s*<(?:!doctype|html)", re.IGNORECASE)
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def media_call(task: Task, members: dict[str, Raw], model: str, boundary: str) -> Call:
@@ -57,76 +62,91 @@ def media_call(task: Task, members: dict[str, Raw], model: str, boundary: str) -
     return Call(path, form.close(), reader, stream, content_type=form.content_type)
 
 
-def _reader(task: Task, members: dict[str, Raw]) -> "MediaReader":
+def _reader(task: Task, members: dict[str, Raw]) -> "ObjectReader":
     if task.type == SPEECH:
-        return SpeechReader()
+        return ObjectReader("")
+    if task.type not in (TRANSCRIPTION, TRANSLATION):
+        return ObjectReader("results" if task.type == MODERATION else "data")
     said = members.get("response_format")
-    texts = (
-        task.type in (TRANSCRIPTION, TRANSLATION) and said is not None and json.loads(bytes(said)) in _TEXTS
-    )
-    return TextReader() if texts else MediaReader()
+    return TranscriptReader(plain_text=said is not None and json.loads(bytes(said)) in _TEXTS)
 
 
-class _Event(Struct):
-    type: str = ""
-    delta: str | UnsetType = UNSET
-    text: str | UnsetType = UNSET
-    usage: Raw = Raw(b"null")
-    error: Raw = Raw(b"null")
+class ObjectReader(Reader):
+    """Reads a JSON object, which is the result as it came. It must have a `member` that is neither null nor an empty list;
+    without a name no object is right, as the answers are bytes."""
 
-
-class MediaReader:
-    """Reads JSON, which is the result as it came, or the events of a transcription."""
-
-    def __init__(self) -> None:
-        self.usage: Usage | None = None
-        self.done = False
-        self._said = False
+    def __init__(self, member: str) -> None:
+        super().__init__()
+        self._member = member
 
     @property
     def complete(self) -> bool:
-        """Whether its last event has come."""
         return self.done
 
-    def last(self) -> Delta | None:
-        """Nothing."""
-        return None
-
     def read(self, event: bytes) -> list[Delta]:
-        """The text of one event of a transcription. Raise as `Reader`."""
-        if event.strip() == b"[DONE]":
-            self.done = True
-            return []
-        check_event(event)
-        found = msgspec.json.decode(event, type=_Event)
-        if not is_null(found.error):
-            raise StreamError(found.error)
-        if found.type == "transcript.text.done":
-            self.done = True
-            if not is_null(found.usage):
-                self.usage = usage_of(found.usage)
-            return [Delta(content=found.text)] if found.text and not self._said else []
-        if found.type != "transcript.text.delta" or not found.delta:
-            return []
-        self._said = True
-        return [Delta(content=found.delta)]
+        """Return no output: what comes as events can only be an error. Raise as `Reader`."""
+        self._event(event)
+        return []
+
+    def _event(self, event: bytes) -> dict[str, Any]:
+        check_size(event)
+        value = lenient(event)
+        if not isinstance(value, dict) or is_error(value, answers=value.get("type", "error") != "error"):
+            raise UpstreamSaid(event)
+        return value
 
     def whole(self, body: bytes) -> list[Output]:
         """Return the usage, and the answer unchanged. Raise as `Reader`."""
-        return [*reported_usage(body), Result(Raw(body))]
+        try:
+            body.decode()  # strings are passed on unparsed
+            found = _members(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            check_size(body)
+            value = lenient(body)
+            if not isinstance(value, dict):
+                raise UpstreamSaid(body) from error
+            body = bytes(encoded(value))
+            found = _members(body)
+        small = {
+            name: msgspec.json.decode(raw) for name, raw in found.items() if len(bytes(raw)) <= MAX_USAGE
+        }
+        self.done = bytes(found.get(self._member, b"null")) not in (b"null", b"[]")
+        if is_error(small, answers=self.done):
+            raise UpstreamSaid(body)
+        self.usage = usage_of(small.get("usage"))
+        result: list[Output] = [Result(Raw(body))] if self.done else []
+        return result if self.usage is None else [self.usage, *result]
 
 
-class TextReader(MediaReader):
-    """Reads an answer that is text: a transcript, or subtitles."""
+class TranscriptReader(ObjectReader):
+    """Reads a transcript: an object, the events of a stream, or with `plain_text` a text, for example subtitles."""
+
+    def __init__(self, *, plain_text: bool) -> None:
+        super().__init__("text")
+        self.plain_text = plain_text
+        self._said = False
+
+    def read(self, event: bytes) -> list[Delta]:
+        """Return the text of one event. Raise as `Reader`."""
+        if event.strip() == b"[DONE]":
+            self.done = True
+            return []
+        found = self._event(event)
+        kind, name = found.get("type"), "delta"
+        if kind == "transcript.text.done":
+            self.done, name = True, "" if self._said else "text"
+            self.usage = usage_of(found.get("usage"))
+        elif kind != "transcript.text.delta":
+            return []
+        text = found.get(name)
+        self._said = self._said or bool(text)
+        return [Delta(content=joined(text))] if text and isinstance(text, str) else []
 
     def whole(self, body: bytes) -> list[Output]:
-        return [Result(body.decode())]
-
-
-class SpeechReader(MediaReader):
-    """Reads an answer that should be bytes, and is not."""
-
-    def whole(self, body: bytes) -> list[Output]:
-        """Raise StreamError for a JSON error in place of speech, ValueError for other JSON."""
-        super().whole(body)
-        raise ValueError("it is JSON, and no audio")
+        """Return the text, or an object as it came. Raise as `Reader`."""
+        if not self.plain_text or body.lstrip()[:1] == b"{":
+            return super().whole(body)
+        if _HTML.match(body):
+            raise NotJsonError("a page")
+        self.done = True
+        return [Result(body.decode(errors="replace"))]

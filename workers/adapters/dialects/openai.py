@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from fairlane.workers.adapters.chunks import ChunkReader, ended, reported_usage
-from fairlane.workers.adapters.dialects.base import Call, Output
-from fairlane.workers.adapters.dialects.chat import ANTHROPIC
+from fairlane.workers.adapters.dialects.base import Call, Reader
+from fairlane.workers.adapters.dialects.chat import ANTHROPIC, Head
 from fairlane.workers.adapters.dialects.chat_only import plain_messages, plain_tools
+from fairlane.workers.adapters.dialects.chunks import OpenAIReader
 from fairlane.workers.adapters.dialects.media import PATHS as MEDIA_PATHS
-from fairlane.workers.adapters.dialects.media import media_call
+from fairlane.workers.adapters.dialects.media import ObjectReader, media_call
 from fairlane.workers.adapters.fields import sent_on
 from fairlane.workers.adapters.quirks import OMIT, Quirks, adapt
-from fairlane.workers.sdk import Result, Task, TaskError
+from fairlane.workers.sdk import Task, TaskError
 
 PATHS = {
     "openaiLike": "/chat/completions",
@@ -39,14 +39,7 @@ class OpenAIDialect:
     def headers(self, api_key: str | None) -> dict[str, str]:
         return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
 
-    def call(
-        self,
-        task: Task,
-        model: str,
-        *,
-        quirks: Quirks,
-        now: float,  # noqa: ARG002
-    ) -> Call:
+    def call(self, task: Task, model: str, *, quirks: Quirks, now: float) -> Call:
         try:
             members = msgspec.json.decode(task.payload_bytes, type=dict[str, Raw])
             members = sent_on(members, task.type, quirks)
@@ -69,14 +62,11 @@ class OpenAIDialect:
         for name, plain in (("messages", plain_messages), ("tools", plain_tools)):
             if name in body:
                 body[name] = plain(body[name], quirks, translated=translated)
-        return Call(PATHS[task.type], msgspec.json.encode(body), OpenAIReader(), stream)
-
-
-class OpenAIReader(ChunkReader):
-    """Reads chunks, or a whole answer, which is the result as it came."""
-
-    def whole(self, body: bytes) -> list[Output]:
-        return [*reported_usage(body), Result(Raw(ended(body)))]
+        reader: Reader = ObjectReader("data")
+        if task.type != "openaiEmbedding":
+            completes, legacy = task.type == "openaiCompletion", "functions" in members
+            reader = OpenAIReader(Head(task.task_id, model, int(now)), completes=completes, legacy=legacy)
+        return Call(PATHS[task.type], msgspec.json.encode(body), reader, stream)
 
 
 def _with_usage(options: Raw | None) -> dict[str, Any]:

@@ -2,24 +2,16 @@
 
 from typing import Any
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
-from fairlane.workers.adapters.chunks import MAX_CHOICES, StreamError, check_event, is_null
-from fairlane.workers.adapters.dialects.base import Output
-from fairlane.workers.adapters.dialects.chat import Head, calls_delta, completion_of, told_once, usage_from
-from fairlane.workers.sdk.values import Delta, Result, Usage
+from fairlane.workers.adapters.choices import MAX_CHOICES
+from fairlane.workers.adapters.dialects.chat import Head, calls_delta, usage_from
+from fairlane.workers.adapters.dialects.normal import NormalReader
+from fairlane.workers.adapters.failures import UpstreamSaid, is_error
+from fairlane.workers.adapters.lenient import encoded, lenient
+from fairlane.workers.sdk.values import Delta
 
-FINISHES = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "pause_turn": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
-"""Stop reasons; others stay as they are."""
+_SILENT = frozenset({"ping", "message_start", "content_block_start", "content_block_delta", "message_delta"})
 MAX_THINKING = 1024 * 1024
 """Characters of thinking that are kept to be sent back; longer thoughts are shown, but cannot be."""
 
@@ -41,7 +33,7 @@ class _Block(Struct):
     thinking: str = ""
     signature: str = ""
     data: str = ""
-    input: Raw = Raw(b"{}")
+    input: Any = None
 
 
 class _Message(Struct):
@@ -70,12 +62,6 @@ class _Event(Struct):
     content_block: _Block | None = None
     delta: _Delta | None = None
     usage: _Usage | None = None
-    error: Raw = Raw(b"null")
-
-
-class _Whole(_Message, kw_only=True):
-    type: str
-    error: Raw = Raw(b"null")
 
 
 class _Open:
@@ -90,124 +76,106 @@ class _Open:
         self.length = 0
 
 
-class AnthropicReader:
+class AnthropicReader(NormalReader):
     """Reads one message. See `Reader`."""
 
     def __init__(self, head: Head) -> None:
-        self.usage: Usage | None = None
-        self.done = False
-        self._head = head
+        super().__init__(head)
         self._counts = _Usage()
         self._open: dict[int, _Open] = {}
         self._calls = 0
-        self._id = ""
 
-    @property
-    def complete(self) -> bool:
-        return self.done
-
-    def last(self) -> Delta | None:
-        return None
-
-    def read(self, event: bytes) -> list[Delta]:
-        check_event(event)
-        said = msgspec.json.decode(event, type=_Event)
-        if said.type == "error" or not is_null(said.error):
-            raise StreamError(said.error)
-        self._count(said.usage)
+    def _read(self, event: bytes) -> list[Delta]:
+        said = self._as(event, _Event)
         deltas: list[Delta] = []
+        self._count(said.usage)
         if said.type == "message_start" and said.message is not None:
             self._begin(said.message)
         elif said.type == "content_block_start" and said.content_block is not None:
-            deltas = self._start(said.index, said.content_block)
+            self._start(deltas, said.index, said.content_block)
         elif said.type == "content_block_delta" and said.delta is not None:
-            deltas = self._continue(said.index, said.delta)
+            self._continue(deltas, said.index, said.delta)
         elif said.type == "content_block_stop":
-            deltas = self._stop(said.index)
+            self._stop(deltas, said.index)
         elif said.type == "message_delta" and said.delta is not None:
-            deltas = self._end(said.delta.stop_reason, said.delta.stop_sequence)
+            self._end(deltas, said.delta.stop_reason, said.delta.stop_sequence)
         elif said.type == "message_stop":
             self.done = True
-        if deltas and self._id:
-            told_once(deltas[0], self._id)
-            self._id = ""
+        elif said.type == "message":
+            self._message(deltas, self._as(event, _Message))
+        elif said.type not in _SILENT:
+            value = lenient(event)
+            if said.type == "error" or is_error(value, answers=False):
+                raise UpstreamSaid(event)
         return deltas
 
-    def whole(self, body: bytes) -> list[Output]:
-        check_event(body)
-        message = msgspec.json.decode(body, type=_Whole)
-        if not is_null(message.error):
-            raise StreamError(message.error)
-        if message.stop_reason is None:
-            raise ValueError("it has no stop_reason")
+    def _message(self, deltas: list[Delta], message: _Message) -> None:
+        """Read a whole message."""
         self._begin(message)
-        deltas = []
         for index, block in enumerate(message.content):
-            deltas += [*self._start(index, block), *self._stop(index)]
-        deltas += self._end(message.stop_reason, message.stop_sequence)
-        if deltas and self._id:
-            told_once(deltas[0], self._id)
-        head = Head(self._head.task_id, message.model or self._head.model, self._head.created)
-        answer = Result(completion_of(deltas, self.usage, head))
-        return [answer] if self.usage is None else [self.usage, answer]
+            self._start(deltas, index, block)
+            self._stop(deltas, index)
+        self._end(deltas, message.stop_reason, message.stop_sequence)
 
     def _begin(self, message: _Message) -> None:
-        self._id = message.id
+        self._learn("id", message.id or None)
+        self._top["model"] = message.model or self._head.model
         self._count(message.usage)
 
-    def _start(self, index: int, block: _Block) -> list[Delta]:
+    def _start(self, deltas: list[Delta], index: int, block: _Block) -> None:
         if len(self._open) >= MAX_CHOICES or self._calls >= MAX_CHOICES:
             raise ValueError(f"more than {MAX_CHOICES} blocks")
         opened = self._open[index] = _Open(block.type, self._calls)
         if block.type == "tool_use":
             self._calls += 1
-            arguments = bytes(block.input).decode()
-            opened.empty = arguments == "{}"
-            text = "" if opened.empty else arguments
-            return [Delta(tool_calls=calls_delta(opened.call, block.id, block.name, text))]
-        if block.type == "redacted_thinking":
-            return [_thinking_block({"type": block.type, "data": block.data})]
-        given = _Delta(text=block.text, thinking=block.thinking, signature=block.signature)
-        return self._continue(index, given)
+            opened.empty = not block.input
+            text = "" if opened.empty else bytes(encoded(block.input)).decode()
+            self._say(deltas, Delta(tool_calls=calls_delta(opened.call, block.id, block.name, text)))
+        elif block.type == "redacted_thinking":
+            self._think(deltas, {"type": block.type, "data": block.data})
+        else:
+            given = _Delta(text=block.text, thinking=block.thinking, signature=block.signature)
+            self._continue(deltas, index, given)
 
-    def _continue(self, index: int, delta: _Delta) -> list[Delta]:
+    def _continue(self, deltas: list[Delta], index: int, delta: _Delta) -> None:
         opened = self._open.get(index)
         if opened is None:
             raise ValueError(f"a delta of block {index}, which is not open")
         if opened.type == "tool_use" and delta.partial_json:
             opened.empty = False
-            call = {"index": opened.call, "function": {"arguments": delta.partial_json}}
-            return [Delta(tool_calls=Raw(msgspec.json.encode([call])))]
-        if opened.type == "thinking":
+            self._add_arguments(deltas, opened.call, delta.partial_json)
+        elif opened.type == "thinking":
             opened.length += len(delta.thinking) + len(delta.signature)
             if opened.length <= MAX_THINKING:
                 opened.thinking.append(delta.thinking)
                 opened.signature.append(delta.signature)
-            return [Delta(reasoning=delta.thinking)] if delta.thinking else []
-        if opened.type == "text" and delta.text:
-            return [Delta(content=delta.text)]
-        return []
+            self._say(deltas, Delta(reasoning=delta.thinking or None))
+        elif opened.type == "text":
+            self._say(deltas, Delta(content=delta.text or None))
 
-    def _stop(self, index: int) -> list[Delta]:
+    def _stop(self, deltas: list[Delta], index: int) -> None:
         opened = self._open.pop(index, None)
         if opened is None:
-            return []
+            return
         if opened.type == "tool_use" and opened.empty:
-            call = {"index": opened.call, "function": {"arguments": "{}"}}
-            return [Delta(tool_calls=Raw(msgspec.json.encode([call])))]
+            self._add_arguments(deltas, opened.call, "{}")
         signature = "".join(opened.signature)
         if opened.type == "thinking" and signature and opened.length <= MAX_THINKING:
             thinking = "".join(opened.thinking)
-            return [_thinking_block({"type": "thinking", "thinking": thinking, "signature": signature})]
-        return []
+            self._think(deltas, {"type": "thinking", "thinking": thinking, "signature": signature})
 
-    def _end(self, reason: str | None, sequence: str | None) -> list[Delta]:
-        if reason is None:
-            return []
-        extra: dict[str, Any] = {"native_finish_reason": reason}
-        if sequence is not None:
-            extra["stop_reason"] = sequence
-        return [Delta(finish_reason=FINISHES.get(reason, reason), extra=Raw(msgspec.json.encode(extra)))]
+    def _add_arguments(self, deltas: list[Delta], call: int, text: str) -> None:
+        piece = {"index": call, "function": {"arguments": text}}
+        self._say(deltas, Delta(tool_calls=encoded([piece])))
+
+    def _think(self, deltas: list[Delta], block: dict[str, str]) -> None:
+        """Say a thought as it must come back, in the member `thinking_blocks` of the message."""
+        self._say(deltas, Delta(), {"delta": {"thinking_blocks": [block]}})
+
+    def _end(self, deltas: list[Delta], reason: str | None, sequence: str | None) -> None:
+        if reason is not None:
+            extra = {} if sequence is None else {"stop_reason": sequence}
+            self._say(deltas, Delta(), extra, reason)
 
     def _count(self, usage: _Usage | None) -> None:
         if usage is None:
@@ -221,8 +189,3 @@ class AnthropicReader:
         self.usage = usage_from(
             prompt, counts.output_tokens or 0, cached=cached, cache_creation_tokens=written
         )
-
-
-def _thinking_block(block: dict[str, str]) -> Delta:
-    """A thought as it must come back, in the member `thinking_blocks` of the message."""
-    return Delta(extra=Raw(msgspec.json.encode({"delta": {"thinking_blocks": [block]}})))

@@ -1,0 +1,288 @@
+"""One answer in the normal form (PROTOCOL.md, Output), whatever its API format: what its readers share. Pure."""
+
+from abc import abstractmethod
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from fairlane.workers.adapters.choices import MAX_CHOICES, REASONS, finish_of
+from fairlane.workers.adapters.dialects.base import Output, Reader
+from fairlane.workers.adapters.dialects.chat import Head
+from fairlane.workers.adapters.failures import UpstreamSaid
+from fairlane.workers.adapters.lenient import (
+    NotJsonError,
+    check_size,
+    encoded,
+    joined,
+    lenient,
+    without_nulls,
+)
+from fairlane.workers.sdk.values import Delta, Result
+
+MAX_OF_THE_ANSWER = 4096
+"""Bytes of a member of the answer; larger ones are left out."""
+MAX_AT_END = 64 * 1024
+"""Bytes of one that is sent at the end, once."""
+T = TypeVar("T")
+TEXTS = ("content", "reasoning", "refusal")
+_items = msgspec.json.Decoder(list[Raw])
+
+
+class ChoiceState:
+    """What has come of one choice: `names` of texts, calls and unknown members, and by name what whole messages within a stream
+    said. Its finish reason, with what came with it, is held back until the stream is over, as some servers continue after it."""
+
+    __slots__ = ("extra", "names", "reason", "whole")
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.whole: dict[str, str] = {}
+        self.reason: str | None = None
+        self.extra: dict[str, Any] = {}
+
+    def note(self, delta: Delta, of_delta: dict[str, Any] | None) -> bool:
+        """Note what a delta says; return whether it is output of the model's."""
+        said = False
+        if delta.content:
+            self.names.add("content")
+            said = True
+        if delta.reasoning:
+            self.names.add("reasoning")
+            said = True
+        if delta.tool_calls is not UNSET:
+            self.names.add("tool_calls")
+            said = True
+        if delta.refusal:
+            self.names.add("refusal")
+            said = True
+        if of_delta:
+            self.names.update(of_delta)
+        return said
+
+    def add_rest(self, delta: Delta, whole: Delta) -> None:
+        """Add to a delta what a whole message says that deltas, or shorter messages before it, have not said."""
+        for name in TEXTS:
+            text = getattr(whole, name)
+            known = self.whole.get(name, "")
+            if text and (known or name not in self.names):
+                grows = text.startswith(known)
+                self.whole[name] = text if grows else known + text
+                setattr(delta, name, (text[len(known) :] if grows else text) or None)
+        if "tool_calls" not in self.names:
+            delta.tool_calls = whole.tool_calls
+
+
+class NormalReader(Reader):
+    """Knows whether an answer is complete: it has a choice that says something or has a finish reason, and has ended."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self._head = head
+        self._choices: dict[int, ChoiceState] = {}
+        self._has_answer = False
+        self._about: dict[str, Any] = {}
+        """Members of the answer as a whole, with those that no delta has had so far."""
+        self._untold: dict[str, Any] = {}
+        self._at_end: dict[str, Any] = {}
+        """Members of the answer as a whole that are sent behind everything else, as they may change."""
+        self._top: dict[str, Any] = {}
+        """Further members of a whole answer."""
+        self._lenient = False
+        self._halves: dict[tuple[int, str], str] = {}
+        """The first halves of surrogate pairs, whose other halves are to come, by choice and text."""
+
+    @property
+    def complete(self) -> bool:
+        return self._has_answer and (
+            self.done or all(state.reason is not None for state in self._choices.values())
+        )
+
+    def read(self, event: bytes) -> list[Delta]:
+        text = event.strip()
+        if text == b"[DONE]":
+            self.done = True
+        if text in (b"", b"null", b"[DONE]") or text.startswith(b":"):
+            return []
+        try:
+            return self._read(text)
+        except NotJsonError:
+            lines = text.split(b"\n")
+            if len(lines) == 1:
+                raise
+        return [delta for line in lines for delta in self.read(line)]
+
+    @abstractmethod
+    def _read(self, event: bytes) -> list[Delta]:
+        """Return the output of one event, which is JSON or raises NotJsonError."""
+
+    def _as(self, event: bytes, type: type[T]) -> T:
+        """Return the value of an event as a `type`. Of JSON that must be read leniently, members that are null are absent."""
+        check_size(event)
+        try:
+            return msgspec.json.decode(event, type=type)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._lenient = True
+            value = lenient(event)
+        if not isinstance(value, dict):
+            raise UpstreamSaid(event)
+        return msgspec.convert(without_nulls(value), type)
+
+    def whole(self, body: bytes) -> list[Output]:
+        events = _events(body)
+        output: list[Output] = [delta for event in events for delta in self.read(event)]
+        self.done = True
+        if not self.complete:
+            return []
+        output += self.end()
+        if len(events) == 1:
+            output = [Result(encoded(self.folded(output)))]
+        return output if self.usage is None else [self.usage, *output]
+
+    def end(self) -> list[Delta]:
+        deltas = []
+        for index, name in self._halves:
+            if name in TEXTS:
+                deltas.append(Delta(index=index))
+                setattr(deltas[-1], name, "\ufffd")
+        for index, state in self._choices.items():
+            if state.reason is not None or state.names:
+                finish = finish_of(state.reason or "stop", state.names)
+                if state.reason is not None and state.reason not in REASONS:
+                    state.extra.setdefault("native_finish_reason", state.reason)
+                deltas.append(_with(Delta(index=index, finish_reason=finish), state.extra))
+        late = {
+            name: value for name, value in self._at_end.items() if len(bytes(encoded(value))) <= MAX_AT_END
+        }
+        if about := {**self._untold, **late}:
+            deltas.append(_with(Delta(index=next(iter(self._choices), 0)), {"response": about}))
+        return deltas
+
+    def _learn(self, name: str, value: Any) -> None:
+        """Learn a member of the answer as a whole; its first output has it, as a delta of its own would rule out a retry."""
+        if value is not None and name not in self._about:
+            self._about[name] = value
+            if len(bytes(encoded(value))) <= MAX_OF_THE_ANSWER:
+                self._untold[name] = value
+
+    def _state(self, index: int) -> ChoiceState:
+        if type(index) is not int or not 0 <= index < MAX_CHOICES:
+            raise ValueError(f"a choice with the index {index}")
+        state = self._choices.get(index)
+        if state is None:
+            state = self._choices[index] = ChoiceState()
+        return state
+
+    def _say(
+        self,
+        deltas: list[Delta],
+        delta: Delta,
+        extra: dict[str, Any] | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Append a delta, without its finish reason, and unless it says nothing."""
+        state = self._state(delta.index)
+        if self._lenient:
+            self._join(delta)
+        said = state.note(delta, extra.get("delta") if extra else None)
+        if said and state.reason is not None:
+            state.reason = None
+            extra = {**state.extra, **(extra or {})}
+        if reason:
+            finish_of(reason, state.names)
+            self._has_answer = True
+            if state.reason is None:
+                state.reason = reason
+                if not said:
+                    state.extra, extra = extra or {}, None
+        if said or extra:
+            self._has_answer = self._has_answer or said or bool(extra and extra.get("delta"))
+            if self._untold:
+                extra, self._untold = {**(extra or {}), "response": self._untold}, {}
+            deltas.append(_with(delta, extra))
+
+    def _join(self, delta: Delta) -> None:
+        for name in TEXTS:
+            if text := getattr(delta, name):
+                setattr(delta, name, self._joined(delta.index, name, text))
+
+    def _joined(self, index: int, name: str, text: str) -> str | None:
+        """Return a text with the half of a surrogate pair that the one before it ended with, and without one at its end."""
+        text = self._halves.pop((index, name), "") + text
+        if "\ud800" <= text[-1] <= "\udbff":
+            self._halves[index, name] = text[-1]
+            text = text[:-1]
+        return joined(text) or None
+
+    def folded(self, deltas: list[Output]) -> dict[str, Any]:
+        """Return a whole answer of all its deltas."""
+        top = {
+            "id": f"chatcmpl-{self._head.task_id}",
+            "object": "chat.completion",
+            "created": self._head.created,
+        }
+        top |= {"model": self._head.model, **self._about, **self._top}
+        choices: dict[int, dict[str, Any]] = {}
+        for delta in deltas:
+            assert isinstance(delta, Delta)
+            message: dict[str, Any] = {"role": "assistant", "content": None}
+            choice = choices.setdefault(
+                delta.index, {"index": delta.index, "message": message, "finish_reason": None}
+            )
+            message = choice["message"]
+            said = (
+                ("content", delta.content),
+                ("reasoning_content", delta.reasoning),
+                ("refusal", delta.refusal),
+            )
+            for name, text in said:
+                if text:
+                    message[name] = (message.get(name) or "") + text
+            if delta.tool_calls is not UNSET:
+                _add_calls(message.setdefault("tool_calls", []), msgspec.json.decode(delta.tool_calls))
+            choice["finish_reason"] = delta.finish_reason or choice["finish_reason"]
+            extra = {} if delta.extra is UNSET else msgspec.json.decode(delta.extra)
+            top |= extra.pop("response", {})
+            for name, value in extra.pop("delta", {}).items():
+                message[name] = [*message.get(name, ()), *value] if isinstance(value, list) else value
+            choice |= extra
+        for choice in choices.values():
+            for call in choice["message"].get("tool_calls", ()):
+                if "function" in call and not call["function"].get("arguments"):
+                    call["function"]["arguments"] = "{}"
+            choice["finish_reason"] = choice["finish_reason"] or (
+                "tool_calls" if choice["message"].get("tool_calls") else "stop"
+            )
+        answer = {**top, "choices": [choices[at] for at in sorted(choices)]}
+        usage = self.usage
+        if usage is None or usage.input_tokens is None or usage.output_tokens is None:
+            return answer  # the gateway adds what it counts
+        return {**answer, "usage": usage.details}
+
+
+def _add_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:
+    """Add pieces of calls, whose indexes are their places."""
+    for piece in deltas:
+        if piece.pop("index") == len(calls):
+            calls.append(piece)
+        else:
+            calls[-1]["function"]["arguments"] += piece["function"]["arguments"]
+
+
+def _events(body: bytes) -> list[bytes]:
+    """Return the JSON texts of a body: one, or those of its list or of its lines."""
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    if len(lines) > 1 and all(line.strip()[-1:] in b"}]" and line.strip()[:1] in b"{[" for line in lines):
+        return lines
+    if body.strip()[:1] == b"[":
+        try:
+            return [bytes(item) for item in _items.decode(body)]
+        except msgspec.DecodeError as error:
+            raise NotJsonError(str(error)) from error
+    return [body]
+
+
+def _with(delta: Delta, extra: dict[str, Any] | None) -> Delta:
+    if extra:
+        delta.extra = encoded(extra)
+    return delta

@@ -1,0 +1,56 @@
+"""JSON of upstreams, read leniently: no answer is lost because of an invalid byte or number in it. Pure."""
+
+import json
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+LARGE = 1 << 20
+MAX_PARTS = 250_000
+"""In a large text: at least as many as the objects that it would become."""
+
+
+class NotJsonError(ValueError):
+    """The text is not JSON, also for a lenient reader."""
+
+
+def lenient(raw: bytes) -> Any:
+    """Return the value of JSON that may have invalid UTF-8, control characters or halves of surrogate pairs in its texts (the
+    halves stay), NaN or Infinity (None), or a byte order mark. Raise NotJsonError."""
+    text = raw.decode(errors="replace").removeprefix("\ufeff")
+    try:
+        return json.loads(text, strict=False, parse_constant=lambda _: None)
+    except ValueError as error:
+        raise NotJsonError(str(error)) from error
+
+
+def check_size(raw: bytes) -> None:
+    """Raise ValueError for JSON that would become too many objects."""
+    if len(raw) > LARGE and max(raw.count(b":"), raw.count(b"{"), raw.count(b",") // 8) > MAX_PARTS:
+        raise ValueError(f"JSON of more than {MAX_PARTS} parts")
+
+
+def encoded(value: Any) -> Raw:
+    """Return a value as JSON; halves of surrogate pairs are joined, or become U+FFFD."""
+    try:
+        return Raw(msgspec.json.encode(value))
+    except UnicodeEncodeError:
+        return Raw(msgspec.json.encode(json.loads(joined(json.dumps(value, ensure_ascii=False)))))
+
+
+def joined(text: str) -> str:
+    """Return a text whose halves of surrogate pairs are joined; one without its other half becomes U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def is_null(raw: Raw) -> bool:
+    """Return whether a member is absent or null."""
+    return bytes(raw) == b"null"
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a value whose objects have no members that are null."""
+    if isinstance(value, dict):
+        return {name: without_nulls(item) for name, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
