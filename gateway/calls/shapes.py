@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from fairlane.gateway.errors import ApiError, bad_request, too_large
-from fairlane.streaming.jsontext import join_object, json_string, kind_of
+from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of
 from fairlane.workers.adapters.dialects.chat_only import joined
 
 MAX_BYTES = 16 << 20
@@ -127,7 +127,10 @@ def check_callers(raw: Raw, place: str) -> None:
 
 
 def add_system(messages: list[bytes], content: bytes) -> None:
-    """Add a system message to those of a chat; leading ones become one, because templates of many models take no second one."""
+    """Add a system message to those of a chat, if it says something; leading ones become one, because templates of many models
+    take no second one."""
+    if content in (EMPTY_STRING, b"[]"):
+        return
     before = messages[0] if len(messages) == 1 else b""
     if before.startswith(_SYSTEM):
         content = joined(before[len(_SYSTEM) : -1], content)

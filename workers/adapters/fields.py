@@ -76,6 +76,8 @@ TOOLS = frozenset({"function", "custom"})
 PARTS = _names(
     "text image_url input_audio file refusal video_url audio_url thinking redacted_thinking reasoning"
 )
+_NEEDED = ("messages", "prompt", "input")
+"""Members that the server asks for if a client says nothing in them."""
 _WEB = ("https://", "http://", "data:")
 _objects, _raws, _text = (
     msgspec.json.Decoder(list[_Members]),
@@ -86,12 +88,12 @@ _object = msgspec.json.Decoder(_Members)
 
 
 def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
-    """Return the members that are sent, without null. Raise `TaskError` (BAD_REQUEST) for a request that asks for what clients
-    cannot have, and `ValueError` for messages and tools that cannot be read."""
+    """Return the members that are sent, without those that say nothing. Raise `TaskError` (BAD_REQUEST) for a request that asks
+    for what clients cannot have, and `ValueError` for messages and tools that cannot be read."""
     known = FIELDS[task_type]
     sent, dropped = {}, []
     for name, raw in members.items():
-        if bytes(raw) == b"null":
+        if says_nothing(raw) and name not in _NEEDED:
             continue
         if name in known or quirks.get(name, "") == ALLOW:
             sent[name] = raw
@@ -99,6 +101,8 @@ def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
             raise _refused(name, "asks for another server, model or source", name)
         else:
             dropped.append(name)
+    if "tools" in members.keys() - sent.keys():  # which servers reject what chooses among them
+        dropped += [name for name in ("tool_choice", "parallel_tool_calls") if sent.pop(name, None)]
     if dropped:
         log.debug("members that are not sent to the upstream: %s", ", ".join(dropped)[:500])
     for number, tool in enumerate(_objects.decode(sent["tools"]) if "tools" in sent else ()):
@@ -118,6 +122,11 @@ def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
         if name in REJECTED:
             raise _refused(f"chat_template_kwargs.{name}", "replaces the model's own", name)
     return sent
+
+
+def says_nothing(raw: Raw) -> bool:
+    """Whether a member is null or an empty list, which is as good as its absence."""
+    return bytes(memoryview(raw)[:5]) in (b"null", b"[]")
 
 
 def _parts(message: _Members) -> Iterable[tuple[str, _Members]]:

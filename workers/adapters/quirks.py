@@ -24,8 +24,10 @@ _BOUNDS = ("max_tokens", "max_completion_tokens")
 _NOT_MEMBERS = frozenset({"system", "developer", "max_output_tokens"})
 _OPTIONAL = (
     *("stream_options", "stream", "parallel_tool_calls", "user", "verbosity", "reasoning_content", "strict"),
+    "encoding_format",
 )
-"""Members that Fairlane adds, or says in another API's place; an answer without them is still one to the request."""
+"""Members that Fairlane adds, or says in another API's place, or whose effect it brings about itself; an answer without them is
+still one to the request."""
 _COMMON_WORDS = frozenset({"stream", "user", "strict"})
 """They occur in any sentence: as members they are quoted, or the end of a path."""
 _EFFORT = re.compile(r"\b(?:reasoning[_. ]?)?effort\b|\bthinking|\breasoning\b", re.IGNORECASE)

@@ -30,6 +30,7 @@ from fairlane.gateway.calls.shapes import (
 )
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
 from fairlane.streaming.views.choice import THOUGHTS
+from fairlane.streaming.views.responses.items import NO_ARGUMENTS
 from fairlane.streaming.views.responses.thoughts import unsealed
 from fairlane.streaming.views.responses.tools import INPUT, SEARCH, function_name
 
@@ -211,7 +212,7 @@ class Conversation:
 
     def _add_call(self, call: shapes.Called, name: str, arguments: bytes, place: str) -> None:
         _check_caller(call, place)
-        function = json_object(name=name, arguments=arguments)
+        function = json_object(name=name, arguments=NO_ARGUMENTS if arguments == EMPTY_STRING else arguments)
         call_id = string(call.call_id, f"{place}.call_id")
         self._turn_at(_Part.CALLS).calls.append(json_object(id=call_id, type="function", function=function))
 

@@ -86,6 +86,7 @@ def test_a_plain_request_is_a_plain_chat_request() -> None:
         ("a", [[text("b"), text("c")]], [text("a"), text("b"), text("c")]),
         ([text("a", cache_control=CACHE)], ["b"], [text("a", cache_control=CACHE), text("b")]),
         (None, ["", "b"], "b"),
+        ("", [[], [text("")]], None),
     ],
 )
 def test_leading_system_messages_are_one_and_later_ones_stay(
@@ -93,7 +94,7 @@ def test_leading_system_messages_are_one_and_later_ones_stay(
 ) -> None:
     later = [*HI, {"role": "system", "content": "d"}, *HI]
     told = messages(*({"role": "system", "content": one} for one in leading), *later, system=system)
-    assert told == [{"role": "system", "content": content}, *later]
+    assert told == [*([{"role": "system", "content": content}] if content else []), *later]
 
 
 @pytest.mark.parametrize(

@@ -319,6 +319,12 @@ def test_instructions_and_leading_messages_of_the_developer_are_one_system_messa
         instructions="a",
     )
     assert told == [{"role": "system", "content": "a\n\nb\n\nc"}, *HI, {"role": "system", "content": "d"}]
+    assert messages({"role": "developer", "content": ""}, *HI, instructions="") == HI
+
+
+def test_a_call_without_arguments_is_said_with_an_empty_object() -> None:
+    (called,) = messages({**CALL, "arguments": ""})
+    assert called["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
 def test_items_of_one_turn_are_one_message() -> None:

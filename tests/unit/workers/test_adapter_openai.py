@@ -152,6 +152,35 @@ async def test_what_makes_an_answer_is_sent_and_what_says_nothing_or_is_unknown_
     assert set(sent(route)) == {*SENT.split(), "messages", "stream"}
 
 
+USER = {"role": "user", "content": "a"}
+CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "stop": [], "user": None}, {}),
+        ({"tools": None, "tool_choice": "none"}, {}),
+        *(
+            ({"messages": [{**said, **nothing}]}, {"messages": [said]})
+            for said in ({"role": "assistant", "content": None, "tool_calls": CALLS}, USER)
+            for nothing in ({}, {"refusal": None, "annotations": [], "audio": None, "name": None})
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": [], "tool_calls": CALLS}]},
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": CALLS}]},
+        ),
+        ({"messages": [{**USER, "tool_calls": []}]}, {}),
+    ],
+)
+@respx.mock
+async def test_what_a_client_says_with_null_or_an_empty_list_is_not_sent(asked: Any, expected: Any) -> None:
+    route = respx.post(CHAT).mock(return_value=sse(word("a")))
+    await run(adapter(), task({"messages": [USER], **asked}))
+    body = {name: value for name, value in sent(route).items() if not name.startswith("stream")}
+    assert body == {"model": "m", "messages": [USER], **expected}
+
+
 CHAT_REJECTED: dict[str, Any] = {name: {name: ["x"]} for name in REJECTED.split()} | {
     "a template for the template": {"chat_template_kwargs": {"chat_template": "{{ x }}"}},
     **{

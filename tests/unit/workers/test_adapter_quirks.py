@@ -216,6 +216,20 @@ async def test_what_the_upstream_does_not_take_is_sent_otherwise_once_and_for_al
     await upstream.aclose()
 
 
+@respx.mock
+async def test_embeddings_come_as_numbers_from_a_server_that_knows_no_encoding_of_them() -> None:
+    vectors = {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}]}
+    unknown = openai("encoding_format does not have a valid value", "encoding_format")
+    server = Server(lambda body: (400, unknown) if "encoding_format" in body else (200, vectors))
+    upstream = adapter()
+    payload = b'{"input":"a","encoding_format":"base64"}'
+    task = Task(task_id="t", type="openaiEmbedding", model="m", payload_bytes=payload, stream=False)
+    for _ in range(2):
+        assert [item async for item in upstream(task, Context(task))]
+    assert ["encoding_format" in body for body in server.bodies] == [True, False, False]
+    await upstream.aclose()
+
+
 @pytest.mark.parametrize(
     ("provider", "wrong", "payload"),
     [

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from fairlane.workers.adapters.fields import says_nothing
 from fairlane.workers.adapters.quirks import OMIT, Quirks
 
 Message = dict[str, Raw]
@@ -22,14 +23,15 @@ _text = msgspec.json.Decoder(str)
 
 
 def plain_messages(messages: Raw, quirks: Quirks, *, translated: bool) -> Raw:
-    """Return the messages as this upstream takes them. Those of a `translated` request lose members for Anthropic, have texts as
-    one text, and images of tool results in a user message after them. Invalid messages are left to the upstream, which rejects
-    them."""
+    """Return the messages as this upstream takes them, without members that say nothing. Those of a `translated` request lose
+    members for Anthropic, have texts as one text, and images of tool results in a user message after them. Invalid messages are
+    left to the upstream, which rejects them."""
     omitted = {name for name, instead in quirks.items() if instead == OMIT}
-    if not translated and not omitted and quirks.keys().isdisjoint({"system", "developer"}):
-        return messages
     try:
-        known = _messages.decode(messages)
+        sent = _messages.decode(messages)
+        known = [_spoken(message) for message in sent]
+        if known == sent and not (translated or omitted or quirks.keys() & {"system", "developer"}):
+            return messages
         said: Iterable[Any] = _said(known) if translated else known
         plain = [_without(message, omitted) for message in said]
         for message in plain if "developer" in quirks else ():
@@ -94,6 +96,15 @@ def _role(message: dict[str, Any]) -> bytes:
 def _content(message: dict[str, Any]) -> bytes:
     content = msgspec.json.encode(message.get("content"))
     return _EMPTY if content == b"null" else content
+
+
+def _spoken(message: Message) -> Message:
+    """Return the members that say something, and the content, which a message of calls has as null."""
+    return {
+        name: _NULL if says_nothing(value) else value
+        for name, value in message.items()
+        if name == "content" or not says_nothing(value)
+    }
 
 
 def _said(messages: list[Message]) -> Iterable[Any]:
