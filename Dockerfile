@@ -1,5 +1,7 @@
 # Fairlane, with the extras `otel` and `s3`. Two stages: the first installs, the second holds Python, what was installed, and nothing to build with.
-FROM python:3.13-slim AS build
+# Pin the image that both begin with: --build-arg PYTHON_IMAGE=python:3.13-slim@sha256:… (docker buildx imagetools inspect python:3.13-slim).
+ARG PYTHON_IMAGE=python:3.13-slim
+FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE requirements-image.lock ./
 COPY src ./src
@@ -13,7 +15,7 @@ RUN python -m venv /opt/fairlane \
  && /opt/fairlane/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
  && /opt/fairlane/bin/pip uninstall --yes setuptools
 
-FROM python:3.13-slim
+FROM ${PYTHON_IMAGE}
 RUN useradd --system --uid 10001 --home-dir /var/lib/fairlane --create-home fairlane \
  && install -d -o fairlane -g fairlane -m 700 /var/lib/fairlane-files
 COPY --from=build /opt/fairlane /opt/fairlane

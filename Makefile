@@ -1,13 +1,13 @@
 # Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs what every change must pass, `make nightly`
-# all tests on all servers, `make fuzz` the long random ones. `make records` kills gateways and Redis while tasks are recorded
-# (TASKS=), `make chains` those and workers while chains run (KILLS=), `make batches` gateways while a batch runs (LINES=, KILLS=).
+# all tests on all servers, `make fuzz` the long random ones, `make audit` asks for known weaknesses of packages. `make records` kills
+# gateways and Redis while tasks are recorded (TASKS=), `make chains` those and workers while chains run (KILLS=), `make batches` gateways while a batch runs (LINES=, KILLS=).
 # `make hostile` attacks a gateway (REQUESTS=, SEED=), `make drill` breaks a model's servers (CALLS=), `make windows` measures what
 # a target sees (SECONDS=). `make check` checks format, lint, types, words and sizes.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test nightly fuzz records chains hostile drill windows batches check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run test nightly fuzz records chains hostile drill windows batches audit check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo $(if $(PORT),--port $(PORT))
@@ -72,6 +72,17 @@ drill: install-dev
 
 windows: install-dev
 	FAIRLANE_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s --nightly tests/windows
+
+# build/sbom.json lists the packages of the image (CycloneDX); then known weaknesses of them, and of the pages' vendored JavaScript.
+audit: build/audit/bin/pip-audit
+	build/audit/bin/cyclonedx-py requirements --output-reproducible -o build/sbom.json requirements-image.lock
+	build/audit/bin/pip-audit --disable-pip -r requirements-image.lock --require-hashes
+	cp web/static/vendor/package.json build/audit/
+	cd build/audit && npm install --package-lock-only --ignore-scripts --silent && npm audit
+
+build/audit/bin/pip-audit:
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/pip install --quiet cyclonedx-bom==7.5.0 pip-audit==2.10.1
 
 check: install-dev
 	$(BIN)/ruff format --check .

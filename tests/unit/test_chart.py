@@ -109,3 +109,70 @@ def test_grace_periods_follow_the_time_to_drain() -> None:
         "llm-fairlane",
         objects["Service", "llm-fairlane"]["spec"]["ports"][0]["name"],
     )
+
+
+def by_kind(**values: Any) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    worker = {"args": ["worker", "start", "--provider", "echo"]}
+    workers = {"one": worker, "two": {**worker, "replicas": 2}}
+    token = {"secretName": "token"}
+    for one in rendered({**STORES, "settings": SETTINGS, "workers": workers, "workerToken": token, **values}):
+        found.setdefault(one["kind"], []).append(one)
+    return found
+
+
+def names(objects: list[dict[str, Any]]) -> set[str]:
+    return {one["metadata"]["name"].removeprefix("llm-fairlane") for one in objects}
+
+
+def test_a_single_replica_has_no_disruption_budget() -> None:
+    assert names(by_kind()["PodDisruptionBudget"]) == {"", "-worker-two"}
+    assert names(by_kind(gateway={"replicas": 1})["PodDisruptionBudget"]) == {"-worker-two"}
+
+
+def test_gateways_scale_by_their_load() -> None:
+    objects = by_kind(autoscaling={"enabled": True, "minReplicas": 1, "maxReplicas": 4})
+    (scaler,) = objects["HorizontalPodAutoscaler"]
+    (gateway,) = [one for one in objects["Deployment"] if one["metadata"]["name"] == "llm-fairlane"]
+    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (1, 4)
+    assert "replicas" not in gateway["spec"]
+    assert names(objects["PodDisruptionBudget"]) == {"-worker-two"}
+
+
+def test_pods_have_resources_probes_and_places() -> None:
+    for one in by_kind()["Deployment"]:
+        pod = one["spec"]["template"]["spec"]
+        assert pod["containers"][0]["resources"]["limits"]["memory"], one["metadata"]["name"]
+        if one["metadata"]["name"] == "llm-fairlane":
+            assert pod["containers"][0]["startupProbe"]["httpGet"]["path"] == "/livez"
+            assert len(pod["topologySpreadConstraints"]) == 2
+
+
+def test_an_image_is_pinned_by_its_digest() -> None:
+    digest = "sha256:" + "0a" * 32
+    image = {"repository": "registry/fairlane", "tag": "0.1.0", "digest": digest}
+    for one in by_kind(image=image)["Deployment"]:
+        assert one["spec"]["template"]["spec"]["containers"][0]["image"] == f"registry/fairlane@{digest}"
+
+
+def test_prometheus_finds_gateways_and_alerts() -> None:
+    monitor = {"enabled": True, "secretName": "metrics"}
+    objects = by_kind(metrics={"serviceMonitor": monitor, "prometheusRule": {"enabled": True}})
+    (endpoint,) = objects["ServiceMonitor"][0]["spec"]["endpoints"]
+    (service,) = objects["Service"]
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/fairlane.rules.yml").read_text())
+    assert objects["PrometheusRule"][0]["spec"] == rules
+
+
+def test_only_gateways_reach_the_stores() -> None:
+    store = {"podSelector": {"matchLabels": {"app": "redis"}}, "port": 6379}
+    objects = by_kind(networkPolicy={"enabled": True, "stores": [store]})
+    policies = {
+        one["metadata"]["name"].removeprefix("llm-fairlane-"): one["spec"] for one in objects["NetworkPolicy"]
+    }
+    assert policies.keys() == {"gateway", "worker", "store-0"}
+    (rule,) = policies["store-0"]["ingress"]
+    assert rule["from"] == [{"podSelector": policies["gateway"]["podSelector"]}]
+    assert policies["worker"]["policyTypes"] == ["Ingress", "Egress"]
+    assert "ingress" not in policies["worker"]

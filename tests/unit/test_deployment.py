@@ -3,6 +3,8 @@
 import configparser
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from fairlane.gateway.settings import Settings
 from fairlane.workers.sdk import Worker
 
 ROOT = Path(__file__).parents[2]
+SYSTEMD = shutil.which("systemd-analyze")
 DRAIN_S = max(Settings().drain_ms, Worker().drain_ms) / 1000
 REST_S = 15
 """What the way down takes besides: sockets that close, Redis that stops."""
@@ -34,7 +37,7 @@ PODS = [one["spec"]["template"]["spec"] for one in MANIFESTS if one["kind"] == "
 
 
 def service(file: str) -> configparser.SectionProxy:
-    parser = configparser.ConfigParser(interpolation=None)
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(ROOT / file)
     return parser["Service"]
@@ -102,6 +105,16 @@ def test_what_stands_beside_the_gateways_knows_their_names() -> None:
     assert all(tls[name] == {"ports": None} for name in gateways)
 
 
+def test_workers_cannot_reach_the_stores() -> None:
+    """Redis holds prompts, and the secret of stream links."""
+    networks = {name: set(one.get("networks", ["default"])) for name, one in SERVICES.items()}
+    assert networks["redis"] == networks["postgres"] == {"store"}
+    for name, on in networks.items():
+        assert name in ("redis", "postgres") or ("store" in on) is name.startswith("gateway-"), name
+    assert yaml.safe_load((ROOT / "compose.yaml").read_text())["networks"]["store"] == {"internal": True}
+    assert "--requirepass" in SERVICES["redis"]["command"]
+
+
 def test_docker_asks_no_worker_for_its_health() -> None:
     for name, one in SERVICES.items():
         if one.get("command", [""])[0] == "worker":
@@ -111,6 +124,13 @@ def test_docker_asks_no_worker_for_its_health() -> None:
 def test_systemd_stops_the_gateway_first_and_waits_for_it(unit: configparser.SectionProxy) -> None:
     assert unit["KillMode"] == "mixed"  # not its Redis at the same time
     assert int(unit["TimeoutStopSec"]) >= DRAIN_S + REST_S
+
+
+@pytest.mark.skipif(SYSTEMD is None, reason="no systemd on this machine")
+def test_systemd_gives_a_gateway_no_more_than_it_needs() -> None:
+    command = [str(SYSTEMD), "security", "--offline=yes", "--threshold=15", "deploy/systemd/fairlane.service"]
+    rated = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert rated.returncode == 0, rated.stdout.splitlines()[-1:]
 
 
 def test_systemd_waits_for_a_workers_tasks(worker_unit: configparser.SectionProxy) -> None:

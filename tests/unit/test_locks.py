@@ -1,5 +1,7 @@
 """The lock files hold what is installed, all of it with hashes, and installs check them."""
 
+import hashlib
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -67,3 +69,15 @@ def test_installs_check_the_hashes_and_load_nothing_else() -> None:
         assert text.count("--require-hashes -r ") == ways, name
         assert text.count("--no-deps --no-build-isolation") == places, name
         assert "-c requirements.lock" not in text, name
+
+
+def test_vendored_files_are_those_of_their_manifest() -> None:
+    folder = ROOT / "web/static/vendor"
+    manifest = json.loads((folder / "package.json").read_text())
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != "package.json"]
+    found = {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    assert found == {name: entry["sha256"] for name, entry in manifest["vendored"].items()}
+    assert {name.split("/")[0] for name in found} == manifest["dependencies"].keys()
+    for package, version in manifest["dependencies"].items():
+        beginnings = [file.read_text()[:200] for file in files if file.match(f"{package}/*.js")]
+        assert any(re.search(rf"v{re.escape(version)}\b", text) for text in beginnings), package

@@ -60,7 +60,7 @@ NOT_RUN = {
     "docs/browser.md: fairlane worker simulate --model demo",
     'docs/browser.md: import { watch } from "https://gateway.examp',
     "docs/browser.md: python examples/browser/backend.py",
-    "docs/deployment.md: chmod 644 fairlane.yaml",
+    "docs/deployment.md: chmod 600 fairlane.yaml && sudo chown 10001",
     "docs/deployment.md: docker build -t fairlane:local .",
     "docs/deployment.md: docker compose up -d --wait",
     "docs/deployment.md: docker run --rm fairlane:local key create pr",

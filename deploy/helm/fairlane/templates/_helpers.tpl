@@ -10,11 +10,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- define "fairlane.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
 {{- define "fairlane.settingsSecret" -}}
 {{ .Values.existingSettingsSecret | default (printf "%s-settings" (include "fairlane.name" .)) }}
+{{- end }}
+
+{{- define "fairlane.gatewaySelector" -}}
+app.kubernetes.io/name: fairlane
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: gateway
 {{- end }}
 
 {{- define "fairlane.podSecurity" -}}
