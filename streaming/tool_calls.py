@@ -131,17 +131,23 @@ class CallDeltas:
         self.said_bytes = 0
         """Of names and arguments so far."""
 
-    def normal(self, deltas: bytes) -> bytes | None:
-        """Return a list of call deltas in the normal form; None where it says nothing that can be shown yet."""
-        told = [piece for raw in items(deltas) or () if (piece := self._piece(members(raw) or {}))]
+    def normal(self, deltas: bytes, *, whole: bool = False) -> bytes | None:
+        """Return a list of call deltas in the normal form; None where it says nothing that can be shown yet. `whole`: each is
+        another call."""
+        told = []
+        for number, raw in enumerate(items(deltas) or ()):
+            found = members(raw) or {}
+            piece = self._piece(found, number if whole else _place(found.get("index")))
+            if piece is not None:
+                told.append(piece)
         return b"[%b]" % b",".join(told) if told else None
 
-    def _piece(self, found: dict[str, Raw]) -> bytes | None:
-        kind, member = _kind_of_call(found)
+    def _piece(self, found: dict[str, Raw], place: int | None) -> bytes | None:
+        kind, member = ("custom", "input") if "custom" in found else ("function", "arguments")
         body = members(found.pop(kind, None)) or {}
         call_id, name = _said(found.get("id")), _said(body.pop("name", None))
         arguments = _said(body.pop(member, None))
-        call = self._find(_place(found.get("index")), call_id, name)
+        call = self._find(place, call_id, name)
         if call is None:
             return None
         if arguments is not None:
@@ -207,28 +213,9 @@ def _begins_another(call: _Call, place: int | None, call_id: bytes | None, name:
 
 
 def whole_calls(listed: bytes | None, task_id: str, choice: int) -> list[bytes]:
-    """Return the calls of a whole message in the normal form: each with an id of its own, a type, a name, and a string as
-    arguments."""
-    told: list[bytes] = []
-    ids: set[bytes] = set()
-    for raw in (items(listed) or ())[:MAX_CALLS]:
-        found = members(raw) or {}
-        kind, member = _kind_of_call(found)
-        body = members(found.pop(kind, None)) or {}
-        call_id, name = _said(found.get("id")), _said(body.pop("name", None))
-        arguments = _said(body.pop(member, None))
-        if name is None and arguments is None:
-            continue
-        if call_id is None or call_id in ids:
-            call_id = _made_id(task_id, choice, len(told))
-        ids.add(call_id)
-        call = {
-            "id": Raw(call_id),
-            "type": Raw(string_or_none(found.get("type")) or json_string(kind)),
-            kind: {"name": Raw(name or EMPTY_STRING), member: Raw(arguments or EMPTY_STRING), **body},
-        }
-        told.append(msgspec.json.encode({**call, **_others(found)}))
-    return told
+    """Return the calls of a whole message in the normal form, without their indexes."""
+    calls = CallDeltas(task_id, choice).normal(listed, whole=True) if listed is not None else None
+    return [b"{" + call.partition(b",")[2] for call in items(calls) or ()]
 
 
 def with_normal_calls(result: bytes, task_id: str) -> bytes:
@@ -257,11 +244,6 @@ def _made_id(task_id: str, choice: int, index: int) -> bytes:
     """Return an id for a call that has none: of the task, so that no other turn of a conversation has it; OpenAI takes at most
     40 characters."""
     return b'"call_%b%x"' % (task_id.replace("-", "").encode(), choice * MAX_CALLS + index)
-
-
-def _kind_of_call(found: dict[str, Raw]) -> tuple[str, str]:
-    """Return the member that holds a call, and that of its arguments."""
-    return ("custom", "input") if "custom" in found else ("function", "arguments")
 
 
 def _place(raw: Raw | None) -> int | None:
