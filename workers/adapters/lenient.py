@@ -25,10 +25,10 @@ def lenient(raw: bytes) -> Any:
         raise NotJsonError(str(error)) from error
 
 
-def check_size(raw: bytes) -> None:
+def check_size(raw: bytes, max_parts: int = MAX_PARTS) -> None:
     """Raise ValueError for JSON that would become too many objects."""
-    if len(raw) > LARGE and max(raw.count(b":"), raw.count(b"{"), raw.count(b",") // 8) > MAX_PARTS:
-        raise ValueError(f"JSON of more than {MAX_PARTS} parts")
+    if len(raw) > LARGE and max(raw.count(b":"), raw.count(b"{"), raw.count(b",") // 8) > max_parts:
+        raise ValueError(f"JSON of more than {max_parts} parts")
 
 
 def encoded(value: Any) -> Raw:
@@ -50,7 +50,7 @@ def is_null(raw: Raw) -> bool:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a value whose objects have no members that are null."""
+    """Return a value whose objects have no members that are null or an empty list."""
     if isinstance(value, dict):
-        return {name: without_nulls(item) for name, item in value.items() if item is not None}
+        return {name: without_nulls(item) for name, item in value.items() if item is not None and item != []}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value

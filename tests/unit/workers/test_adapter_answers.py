@@ -177,7 +177,6 @@ BODIES: dict[str, tuple[bytes, str, Any]] = {
     "JSON labelled events": (PLAIN, "text/event-stream", HELLO),
     "JSON behind a byte order mark": (b"\xef\xbb\xbf\n" + PLAIN, "application/json", HELLO),
     "lines of JSON": (LINES, "application/x-ndjson", HELLO),
-    "a list of JSON": (b"[%b]" % LINES.replace(b"\n", b","), "application/json", HELLO),
     "events without blank lines": (
         sse(delta(content="hello"), delta("stop")).replace(b"\n\n", b"\n"),
         "text/plain",

@@ -91,7 +91,7 @@ async def test_a_transcription_that_ends_without_its_end_was_cut_off() -> None:
 async def test_what_would_steer_the_upstream_is_not_sent() -> None:
     payload = {"file": FILE, "api_base[x]": "http://evil", "Model": "other", "tags": ["a"], "language": "en"}
     _, request = await ask(
-        task(TRANSCRIPTION, payload), httpx2.Response(200, json={}), "/audio/transcriptions"
+        task(TRANSCRIPTION, payload), httpx2.Response(200, json={"text": ""}), "/audio/transcriptions"
     )
     names = re.findall(rb'; name="([^"]*)"', request.content)
     assert sorted(names) == [b"file", b"language", b"model"]

@@ -1,27 +1,23 @@
 """An OpenAI-compatible answer, chunk by chunk or whole, in the normal form. Pure."""
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Raw
 
-from fairlane.workers.adapters.choices import MAX_CHOICES, finish_of, read_message, usage_of
+from fairlane.workers.adapters.choices import MAX_CHOICES, read_message, usage_of
 from fairlane.workers.adapters.dialects.base import Output
 from fairlane.workers.adapters.dialects.chat import Head
 from fairlane.workers.adapters.dialects.normal import NormalReader
 from fairlane.workers.adapters.failures import UpstreamSaid, is_error
-from fairlane.workers.adapters.lenient import check_size, encoded, lenient
-from fairlane.workers.protocol import Index
+from fairlane.workers.adapters.lenient import check_size, encoded, lenient, without_nulls
 from fairlane.workers.sdk.values import Delta, Result
 
 _OF_THE_ANSWER = ("id", "system_fingerprint", "service_tier")
 _AT_END = ("timings", "citations", "search_results")
 """Members of the answer that may grow with each chunk: the speed of llama.cpp, and sources."""
-_MADE = frozenset({"object", "choices", "usage", "x_groq"})
+_MADE = frozenset({"object", "choices", "usage"})
 """Members of a whole answer that are made."""
-_HALF = re.compile(rb"(?i)\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
-"""The escape of half a surrogate pair."""
 _chunk = msgspec.json.Decoder().decode
 
 
@@ -32,19 +28,23 @@ class OpenAIReader(NormalReader):
         super().__init__(head)
         self._completes = completes
         self._legacy = legacy
+        self._body: dict[str, Any] = {}
 
     def whole(self, body: bytes) -> list[Output]:
-        """Return an answer in the normal form as it came, else one that is made of its output. Raise as `Reader`."""
-        answer = _normal(body, _completion if self._completes else _chat_completion)
-        if answer is None:
-            return super().whole(body)
-        self.done = self._has_answer = True
-        self.usage = usage_of(answer.usage)
-        result = Result(Raw(body))
-        return [result] if self.usage is None else [self.usage, result]
+        """Return an answer that is in the normal form as it came, else the one that is made of its output. Raise as `Reader`."""
+        output = super().whole(body)
+        if output and not self._lenient and isinstance(result := output[-1], Result):
+            made = msgspec.json.decode(result.value)
+            alike = [
+                without_nulls(answer)
+                for answer in (self._body, {name: made.get(name) for name in self._body})
+            ]
+            if len({msgspec.json.encode(answer, order="sorted") for answer in alike}) == 1:
+                output[-1] = Result(Raw(body))
+        return output
 
     def _read(self, event: bytes) -> list[Delta]:
-        check_size(event)
+        check_size(event, self._max_parts)
         try:
             chunk = _chunk(event)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -53,16 +53,15 @@ class OpenAIReader(NormalReader):
         choices = chunk.get("choices") if type(chunk) is dict else None
         if type(chunk) is not dict or is_error(chunk, answers=bool(choices)):
             raise UpstreamSaid(event)
-        self._top = chunk
+        self._body = chunk
         if chunk.get("usage"):
             self.usage = usage_of(chunk["usage"]) or self.usage
         if type(more := chunk.get("x_groq")) is dict:
             if more.get("error"):
                 raise UpstreamSaid(event)
             self.usage = usage_of(more.get("usage")) or self.usage
-        if len(self._about) < len(_OF_THE_ANSWER):
-            for name in _OF_THE_ANSWER:
-                self._learn(name, chunk.get(name))
+        if not self._told:
+            self._about |= {name: value for name in _OF_THE_ANSWER if (value := chunk.get(name)) is not None}
         for name in _AT_END:
             if value := chunk.get(name):
                 self._at_end[name] = value
@@ -126,105 +125,11 @@ class OpenAIReader(NormalReader):
                     call["function"] = {**function, "arguments": whole or ""}
         delta.tool_calls = encoded(calls)
 
-    def folded(self, deltas: list[Output]) -> dict[str, Any]:
-        self._top = {name: value for name, value in self._top.items() if name not in _MADE}
+    def folded(self, deltas: list[Delta]) -> dict[str, Any]:
+        self._top = {name: value for name, value in self._body.items() if name not in _MADE}
         answer = super().folded(deltas)
         if self._completes:
             answer["object"] = "text_completion"
             for choice in answer["choices"]:
                 choice["text"] = choice.pop("message")["content"] or ""
         return answer
-
-
-_Said = Annotated[str, Meta(min_length=1)]
-
-
-class _Function(Struct):
-    name: _Said
-    arguments: _Said
-
-
-class _Call(Struct):
-    id: _Said
-    type: Literal["function"]
-    function: _Function
-
-
-class _Message(Struct):
-    content: str | None = None
-    reasoning_content: _Said | None = None
-    refusal: _Said | None = None
-    tool_calls: list[_Call] | None = None
-    reasoning: None = None
-    reasoning_details: None = None
-    reasoning_text: None = None
-    thinking: None = None
-    function_call: None = None
-
-
-class _Choice(Struct, kw_only=True):
-    index: Index
-    finish_reason: Literal["stop", "length", "tool_calls", "content_filter"]
-    usage: None = None
-    error: None = None
-
-    @property
-    def calls(self) -> list[_Call]:
-        return []
-
-
-class _TextChoice(_Choice, kw_only=True):
-    text: str
-
-
-class _ChatChoice(_Choice, kw_only=True):
-    message: _Message
-
-    @property
-    def calls(self) -> list[_Call]:
-        return self.message.tool_calls or []
-
-
-class _Whole(Struct, kw_only=True):
-    usage: dict[str, Any] | None = None
-    error: None = None
-    x_groq: Any = None
-
-
-class _Completion(_Whole):
-    choices: Annotated[list[_TextChoice], Meta(min_length=1, max_length=MAX_CHOICES)]
-
-
-class _ChatCompletion(_Whole):
-    choices: Annotated[list[_ChatChoice], Meta(min_length=1, max_length=MAX_CHOICES)]
-
-
-_Answer = _Completion | _ChatCompletion
-_completion = msgspec.json.Decoder(_Completion)
-_chat_completion = msgspec.json.Decoder(_ChatCompletion)
-
-
-def _normal(body: bytes, decoder: Any) -> _Answer | None:
-    """Return a whole answer that is in the normal form; None for any other."""
-    try:
-        body.decode()  # what is passed on unparsed, too
-        answer: _Answer = decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    ids = [call.id for choice in answer.choices for call in choice.calls]
-    reasons = ((choice.finish_reason, {"tool_calls"} if choice.calls else ()) for choice in answer.choices)
-    alike = (
-        len(ids) == len(set(ids))
-        and len({choice.index for choice in answer.choices}) == len(answer.choices)
-        and all(finish_of(reason, said) == reason for reason, said in reasons)
-        and _is_normal(answer.usage or (answer.x_groq and {}))
-        and not _HALF.search(body)
-    )
-    return answer if alike else None
-
-
-def _is_normal(usage: dict[str, Any] | None) -> bool:
-    known = usage_of(usage)
-    if known is None or known.input_tokens is None or known.output_tokens is None:
-        return usage is None
-    return encoded(known.details) == encoded(usage)

@@ -4,13 +4,14 @@ from abc import abstractmethod
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from fairlane.workers.adapters.choices import MAX_CHOICES, REASONS, finish_of
 from fairlane.workers.adapters.dialects.base import Output, Reader
 from fairlane.workers.adapters.dialects.chat import Head
 from fairlane.workers.adapters.failures import UpstreamSaid
 from fairlane.workers.adapters.lenient import (
+    MAX_PARTS,
     NotJsonError,
     check_size,
     encoded,
@@ -20,13 +21,11 @@ from fairlane.workers.adapters.lenient import (
 )
 from fairlane.workers.sdk.values import Delta, Result
 
-MAX_OF_THE_ANSWER = 4096
-"""Bytes of a member of the answer; larger ones are left out."""
-MAX_AT_END = 64 * 1024
-"""Bytes of one that is sent at the end, once."""
+MAX_OF_THE_ANSWER = 64 * 1024
+"""Bytes of the members of an answer as a whole; larger ones are left out."""
 T = TypeVar("T")
 TEXTS = ("content", "reasoning", "refusal")
-_items = msgspec.json.Decoder(list[Raw])
+OUTPUT = (*TEXTS, "tool_calls")
 
 
 class ChoiceState:
@@ -43,19 +42,9 @@ class ChoiceState:
 
     def note(self, delta: Delta, of_delta: dict[str, Any] | None) -> bool:
         """Note what a delta says; return whether it is output of the model's."""
-        said = False
-        if delta.content:
-            self.names.add("content")
-            said = True
-        if delta.reasoning:
-            self.names.add("reasoning")
-            said = True
-        if delta.tool_calls is not UNSET:
-            self.names.add("tool_calls")
-            said = True
-        if delta.refusal:
-            self.names.add("refusal")
-            said = True
+        said = bool(delta.content or delta.reasoning or delta.refusal or delta.tool_calls)
+        if said:
+            self.names.update(name for name in OUTPUT if getattr(delta, name))
         if of_delta:
             self.names.update(of_delta)
         return said
@@ -79,13 +68,15 @@ class NormalReader(Reader):
     def __init__(self, head: Head) -> None:
         super().__init__()
         self._head = head
+        self._max_parts = MAX_PARTS
         self._choices: dict[int, ChoiceState] = {}
         self._has_answer = False
         self._about: dict[str, Any] = {}
-        """Members of the answer as a whole, with those that no delta has had so far."""
-        self._untold: dict[str, Any] = {}
+        """Members of the answer as a whole: its first output has them, as a delta of their own would rule out a retry."""
+        self._told = False
+        """Whether it had them."""
         self._at_end: dict[str, Any] = {}
-        """Members of the answer as a whole that are sent behind everything else, as they may change."""
+        """Those that are sent behind everything else, as they may change."""
         self._top: dict[str, Any] = {}
         """Further members of a whole answer."""
         self._lenient = False
@@ -118,7 +109,7 @@ class NormalReader(Reader):
 
     def _as(self, event: bytes, type: type[T]) -> T:
         """Return the value of an event as a `type`. Of JSON that must be read leniently, members that are null are absent."""
-        check_size(event)
+        check_size(event, self._max_parts)
         try:
             return msgspec.json.decode(event, type=type)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -129,15 +120,13 @@ class NormalReader(Reader):
         return msgspec.convert(without_nulls(value), type)
 
     def whole(self, body: bytes) -> list[Output]:
-        events = _events(body)
-        output: list[Output] = [delta for event in events for delta in self.read(event)]
+        self._max_parts = 4 * MAX_PARTS
+        deltas = self.read(body)
         self.done = True
         if not self.complete:
             return []
-        output += self.end()
-        if len(events) == 1:
-            output = [Result(encoded(self.folded(output)))]
-        return output if self.usage is None else [self.usage, *output]
+        result = Result(encoded(self.folded([*deltas, *self.end()])))
+        return [result] if self.usage is None else [self.usage, result]
 
     def end(self) -> list[Delta]:
         deltas = []
@@ -151,19 +140,10 @@ class NormalReader(Reader):
                 if state.reason is not None and state.reason not in REASONS:
                     state.extra.setdefault("native_finish_reason", state.reason)
                 deltas.append(_with(Delta(index=index, finish_reason=finish), state.extra))
-        late = {
-            name: value for name, value in self._at_end.items() if len(bytes(encoded(value))) <= MAX_AT_END
-        }
-        if about := {**self._untold, **late}:
+        about = {**({} if self._told else self._about), **self._at_end}
+        if about and len(bytes(encoded(about))) <= MAX_OF_THE_ANSWER:
             deltas.append(_with(Delta(index=next(iter(self._choices), 0)), {"response": about}))
         return deltas
-
-    def _learn(self, name: str, value: Any) -> None:
-        """Learn a member of the answer as a whole; its first output has it, as a delta of its own would rule out a retry."""
-        if value is not None and name not in self._about:
-            self._about[name] = value
-            if len(bytes(encoded(value))) <= MAX_OF_THE_ANSWER:
-                self._untold[name] = value
 
     def _state(self, index: int) -> ChoiceState:
         if type(index) is not int or not 0 <= index < MAX_CHOICES:
@@ -197,8 +177,8 @@ class NormalReader(Reader):
                     state.extra, extra = extra or {}, None
         if said or extra:
             self._has_answer = self._has_answer or said or bool(extra and extra.get("delta"))
-            if self._untold:
-                extra, self._untold = {**(extra or {}), "response": self._untold}, {}
+            if self._about and not self._told:
+                extra, self._told = {**(extra or {}), "response": self._about}, True
             deltas.append(_with(delta, extra))
 
     def _join(self, delta: Delta) -> None:
@@ -214,72 +194,51 @@ class NormalReader(Reader):
             text = text[:-1]
         return joined(text) or None
 
-    def folded(self, deltas: list[Output]) -> dict[str, Any]:
+    def folded(self, deltas: list[Delta]) -> dict[str, Any]:
         """Return a whole answer of all its deltas."""
-        top = {
+        answer = {
             "id": f"chatcmpl-{self._head.task_id}",
             "object": "chat.completion",
             "created": self._head.created,
         }
-        top |= {"model": self._head.model, **self._about, **self._top}
+        answer |= {"model": self._head.model, **self._top}
         choices: dict[int, dict[str, Any]] = {}
         for delta in deltas:
-            assert isinstance(delta, Delta)
             message: dict[str, Any] = {"role": "assistant", "content": None}
-            choice = choices.setdefault(
-                delta.index, {"index": delta.index, "message": message, "finish_reason": None}
-            )
+            choice = choices.setdefault(delta.index, {"index": delta.index, "message": message})
             message = choice["message"]
-            said = (
-                ("content", delta.content),
-                ("reasoning_content", delta.reasoning),
-                ("refusal", delta.refusal),
-            )
-            for name, text in said:
-                if text:
-                    message[name] = (message.get(name) or "") + text
+            for name in TEXTS:
+                if text := getattr(delta, name):
+                    shown = "reasoning_content" if name == "reasoning" else name
+                    message[shown] = (message.get(shown) or "") + text
             if delta.tool_calls is not UNSET:
                 _add_calls(message.setdefault("tool_calls", []), msgspec.json.decode(delta.tool_calls))
-            choice["finish_reason"] = delta.finish_reason or choice["finish_reason"]
+            if delta.finish_reason is not None:
+                choice["finish_reason"] = delta.finish_reason
             extra = {} if delta.extra is UNSET else msgspec.json.decode(delta.extra)
-            top |= extra.pop("response", {})
+            answer |= extra.pop("response", {})
             for name, value in extra.pop("delta", {}).items():
                 message[name] = [*message.get(name, ()), *value] if isinstance(value, list) else value
             choice |= extra
         for choice in choices.values():
             for call in choice["message"].get("tool_calls", ()):
-                if "function" in call and not call["function"].get("arguments"):
-                    call["function"]["arguments"] = "{}"
-            choice["finish_reason"] = choice["finish_reason"] or (
-                "tool_calls" if choice["message"].get("tool_calls") else "stop"
-            )
-        answer = {**top, "choices": [choices[at] for at in sorted(choices)]}
+                if "function" in call:
+                    call["function"]["arguments"] = call["function"].get("arguments") or "{}"
+        answer["choices"] = [choices[at] for at in sorted(choices)]
         usage = self.usage
         if usage is None or usage.input_tokens is None or usage.output_tokens is None:
             return answer  # the gateway adds what it counts
         return {**answer, "usage": usage.details}
 
 
-def _add_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:
+def _add_calls(calls: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
     """Add pieces of calls, whose indexes are their places."""
-    for piece in deltas:
-        if piece.pop("index") == len(calls):
-            calls.append(piece)
+    for piece in pieces:
+        at = piece.pop("index", None)
+        if type(at) is int and at < len(calls) and "function" in piece:
+            calls[at]["function"]["arguments"] += piece["function"].get("arguments") or ""
         else:
-            calls[-1]["function"]["arguments"] += piece["function"]["arguments"]
-
-
-def _events(body: bytes) -> list[bytes]:
-    """Return the JSON texts of a body: one, or those of its list or of its lines."""
-    lines = [line for line in body.split(b"\n") if line.strip()]
-    if len(lines) > 1 and all(line.strip()[-1:] in b"}]" and line.strip()[:1] in b"{[" for line in lines):
-        return lines
-    if body.strip()[:1] == b"[":
-        try:
-            return [bytes(item) for item in _items.decode(body)]
-        except msgspec.DecodeError as error:
-            raise NotJsonError(str(error)) from error
-    return [body]
+            calls.append(piece)
 
 
 def _with(delta: Delta, extra: dict[str, Any] | None) -> Delta:

@@ -118,7 +118,7 @@ class AnthropicReader(NormalReader):
         self._end(deltas, message.stop_reason, message.stop_sequence)
 
     def _begin(self, message: _Message) -> None:
-        self._learn("id", message.id or None)
+        self._about = {"id": message.id} if message.id else {}
         self._top["model"] = message.model or self._head.model
         self._count(message.usage)
 
