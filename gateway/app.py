@@ -61,6 +61,7 @@ from fairlane.gateway.errors import (
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
+from fairlane.queues.logs.redaction import without_paths
 from fairlane.queues.metrics import HTTP_REQUESTS
 
 log = structlog.get_logger("fairlane.gateway")
@@ -246,13 +247,18 @@ class App(FastAPI):
             request.path = request.scope["path"] = bare
             return found
 
-    async def _call_fastapi(self, _tasks: Tasks, _caller: Caller | None, request: Request) -> None:
-        """Answer a call that is a route of FastAPI."""
+    async def _call_fastapi(self, _tasks: Tasks, caller: Caller | None, request: Request) -> None:
+        """Answer a call that is a route of FastAPI. A viewer sees the origins of URLs only: the rest may be a secret."""
+        hides = caller is not None and not caller.admin and request.route.startswith("/api/admin/")
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 request.started, request.status = True, message["status"]
                 message["headers"] = request.complete(message["headers"])
+                if hides:  # the body becomes shorter
+                    message["headers"] = [pair for pair in message["headers"] if pair[0] != b"content-length"]
+            elif hides:
+                message["body"] = without_paths(message.get("body", b""))
             await request.send(message)
 
         scope = {**request.scope, REQUEST: request}

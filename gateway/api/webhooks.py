@@ -209,7 +209,7 @@ async def all_webhooks(
     after: Annotated[str, Query(pattern=r"^(hook_[0-9a-f]{24})?$")] = "",
     limit: Limit = 100,
 ) -> Response:
-    """Return webhooks of all keys, or of one, by id, without secrets and without the queries of URLs. `next` is the `after` of
+    """Return webhooks of all keys, or of one, by id, without secrets, and of URLs only scheme and host. `next` is the `after` of
     the next page."""
     return answer(await operator.webhooks.page(key or None, after, limit, caller.key_id))
 

@@ -10,6 +10,7 @@ from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.webhooks import store
 from fairlane.gateway.webhooks.webhooks import disabled, shown
 from fairlane.queues.overrides import Actor
+from fairlane.workers.adapters.targets import read_target
 
 BY_OPERATOR = "An operator disabled it."
 
@@ -44,16 +45,11 @@ class WebhookAdmin:
                 await store.update_webhook(connection, webhook, disabled(self._now_ms(), BY_OPERATOR))
                 row = await store.find(connection, webhook, None)
         notes: list[str] = []
-        facts = {"key": row.key_id, "user": row.user_name, "url": _without_query(row.url)}
+        facts = {"key": row.key_id, "user": row.user_name, "url": read_target(row.url).origin}
         await self._audit.note(actor, "disable", f"webhook {webhook}", facts, {}, notes)
         return _shown(row) | {"notes": notes}
 
 
 def _shown(row: Any) -> dict[str, Any]:
-    return shown(row) | {"key": row.key_id or None, "user": row.user_name, "url": _without_query(row.url)}
-
-
-def _without_query(url: str) -> str:
-    """Return a URL without its query, which may be a secret."""
-    path, mark, _ = url.partition("?")
-    return f"{path}{mark}…" if mark else path
+    """Return a webhook as operators see it: of its URL the origin, because the rest is a secret at some services."""
+    return shown(row) | {"key": row.key_id or None, "user": row.user_name, "url": read_target(row.url).origin}

@@ -1,4 +1,4 @@
-"""What operators see of the sentence with which a task failed: its caller reads it whole. Pure.
+"""What operators see of the sentence with which a task failed, which its caller reads whole; and viewers of URLs. Pure.
 
 What a worker or its upstream says may quote the request, and prompts stand in no log. So only what stands before the first colon,
 equals sign, quotation mark, bracket or end of a line is shown, at most UNQUOTED_CHARS of it: `The upstream answered 401`.
@@ -14,6 +14,8 @@ MAX_CHARS = 300
 UNQUOTED_CHARS = 80
 _QUOTE = re.compile(r"""[\n"`([{<«‘‚“„‹《「『＂（：＝]|[:=](?!/)|(?<!\w)'""")
 
+_URL = re.compile(rb"""(?i)\b([a-z][a-z0-9+.-]{1,20}://)(?:[^\s"'\\/@]*@)?([^\s"'\\/?#@]*)[^\s"'\\]*""")
+
 
 def for_operators(code: str, sentence: str) -> str:
     """Return as much of a failure's sentence as operators may see."""
@@ -23,3 +25,8 @@ def for_operators(code: str, sentence: str) -> str:
 def unquoted(sentence: str) -> str:
     """Return as much as operators may see of what a worker, its handler or its upstream says, whatever the code."""
     return _QUOTE.split(sentence, maxsplit=1)[0][:UNQUOTED_CHARS].rstrip(" ,")
+
+
+def without_paths(text: bytes) -> bytes:
+    """Return a JSON text with only scheme and host of each URL: users, paths and queries are secrets at some services."""
+    return _URL.sub(rb"\1\2", text) if b"://" in text else text

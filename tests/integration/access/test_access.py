@@ -220,6 +220,47 @@ async def test_what_a_key_may_list_is_what_it_may_call(talk: Talk) -> None:
             assert (await narrow.post("/api/tasks", json=wanted)).status_code == status
 
 
+# ---- viewers ----------
+
+
+async def test_viewers_see_scheme_and_host_of_urls_alone(gateway: Start) -> None:
+    up = {"provider": "openai", "base_url": "http://127.0.0.1:9/hush/v1", "models": ["m"]}
+    settings = {
+        "keys": [key("ops", scopes=["admin"]), key("eyes", scopes=["viewer"]), key("app")],
+        "endpoints": {"mine": {**ENDPOINT, "url": "https://a.example/hush/*"}},
+        "upstreams": {"up": up},
+        "webhooks": {"allow_private": ["127.0.0.1/32"]},
+        "otlp_endpoint": "http://127.0.0.1:9/hush",
+    }
+    async with (
+        gateway(**settings) as talk,
+        talk.client(secret("ops")) as ops,
+        talk.client(secret("eyes")) as eyes,
+        talk.client(secret("app")) as app,
+    ):
+        hook = (await app.post("/api/webhooks", json={"url": "http://127.0.0.1:9/hush?hush=1"})).json()
+        new = {"name": "new", "url": "https://b.example/hush", "concurrency": 1}
+        assert (await ops.post("/api/admin/endpoints", json=new)).status_code == 201
+        disabled = await ops.patch(f"/api/admin/webhooks/{hook['id']}", json={"enabled": False})
+        assert disabled.json()["url"] == "http://127.0.0.1:9"
+        told = ""
+        for method, path, _ in await operations(talk):
+            if method == "GET" and path.startswith("/api/admin/") and path != "/api/admin/events":
+                path = path.replace("{name}", "new").replace("{webhook_id}", hook["id"])
+                answer = await eyes.get(at(path))
+                assert "hush" not in answer.text, path
+                told += answer.text
+        assert all(
+            origin in told for origin in ("https://a.example", "https://b.example", "http://127.0.0.1:9")
+        )
+        async with eyes.stream("GET", "/api/admin/events") as stream:
+            first = await anext(stream.aiter_text())
+        assert "https://a.example" in first
+        assert "hush" not in first
+        assert "hush" in (await ops.get("/api/admin/endpoints")).text, "an admin can change it"
+        assert "hush" in (await app.get("/api/webhooks")).text, "its owner, too"
+
+
 # ---- caches ----------
 
 
