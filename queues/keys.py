@@ -242,6 +242,7 @@ MODEL = {
     "fixed": "1: something is configured or was changed",
     "rules": "1: paused, paced, with windows, or capped per user",
     "cooldown_until": "nothing starts before, ms: the provider said so",
+    "cooldown_by": "the worker that reported it",
     "requests_at": "no request before, us (pace by requests)",
     "tokens_at": "no request before, us (pace by tokens)",
     "fallback_cursor": "where the sweep continues among the tasks with fallback models",
@@ -274,6 +275,7 @@ UPSTREAM = {
     "why": "failure code of the last failure",
     "forced": "open or closed: an operator wants it so",
     "cooldown_until": "nothing starts before, ms: its provider said so",
+    "cooldown_by": "the worker that reported it",
 }
 """Fields of an upstream's hash."""
 

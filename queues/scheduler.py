@@ -504,13 +504,14 @@ class Scheduler:
         hold_ms: int = 0,
         repair: Repair | None = None,
         unsent: bool = False,
+        by: str = "",
     ) -> Ended:
         """Give a granted task back to its old place; it may end instead (output was seen, tries used up, no worker left).
 
         `cause`: the worker is lost, it failed in a way that a retry may fix, or only another model (`falls`), or it declined
         (costs no try). `end`: what the task ends with when its tries are used up, instead of WORKER_LOST. `who` was lost, over
-        all its connections. `hold_ms`: nothing of the model starts for so long, because its provider said so. A task ends after
-        100 attempts anyhow, or 1,000 if the last was refused so.
+        all its connections. `hold_ms`: nothing of the model starts for so long, because its provider said so to the worker `by`.
+        A task ends after 100 attempts anyhow, or 1,000 if the last was refused so.
 
         `repair`, with the cause of this name: what its worker is given now. What its answer used is charged. It happens once a
         task, and not behind its first output: else the task ends with `end`.
@@ -533,6 +534,7 @@ class Scheduler:
             *ends.timeout,
             *(_repair_fields(repair) if repair else ()),
             *(("unsent", b"1") if unsent else ()),
+            *(("by", by) if hold_ms else ()),
         )
         outcome = reply[0].decode()
         if hold_ms and outcome != "stale":

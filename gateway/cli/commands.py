@@ -146,7 +146,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 rows="models",
                 columns="model running concurrency=limit waiting workers slots cost requests/min=requestsPerMinute "
                 "tokens/min=tokensPerMinute windows running/user=maxRunningPerUser waiting/user=maxWaitingPerUser "
-                "cooldown_until=cooldownUntil:time paused blocked",
+                "cooldown_until=cooldownUntil:time cooldown_by=cooldownBy paused blocked",
             ),
             "update": Command(
                 "Change a model on all gateways. Survives restarts.\n\nfairlane model update deepseek-chat concurrency=8",
@@ -278,7 +278,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
                 _OVERVIEW,
                 rows="models.upstreams",
                 columns="model upstream workers breaker forced since:time until:time opened=openings probes "
-                "cooldown_until=cooldownUntil:time reason",
+                "cooldown_until=cooldownUntil:time cooldown_by=cooldownBy reason",
             ),
             "update": Command(
                 "Open or close a circuit breaker until it is reset: STATUS is open, closed or auto (reset; ends a 429 cooldown).",

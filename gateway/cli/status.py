@@ -60,6 +60,8 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
         if model.get("unserved"):
             yield f"{model['waiting']} tasks wait for {model['model']}, which no worker serves"
         for upstream in model.get("upstreams", ()):
+            if reporter := upstream.get("cooldownBy"):
+                yield f"{model['model']} through {upstream['upstream']} backs off: worker {reporter}, reports a 429"
             if upstream["breaker"] != "closed" or upstream["forced"]:
                 forced = ", set by an operator" if upstream["forced"] else ""
                 through = f" through {upstream['upstream']}" if upstream["upstream"] else ""

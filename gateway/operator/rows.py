@@ -149,6 +149,7 @@ def model_row(
         "maxWaitingPerUser": settings["max_waiting_per_user"],
         "paused": settings["paused"],
         "cooldownUntil": model.held_until_ms,
+        "cooldownBy": model.held_by or None,
         "nextStartAt": model.next_start_ms,
         "meanRunMs": model.mean_run_ms,
         "workers": model.workers,
@@ -169,6 +170,7 @@ def model_row(
                 "reason": upstream.why or None,
                 "probes": upstream.probes,
                 "cooldownUntil": upstream.held_until_ms,
+                "cooldownBy": upstream.held_by or None,
             }
             for upstream in model.upstreams
         ],

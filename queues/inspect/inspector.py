@@ -86,6 +86,8 @@ class Model:
     mean_run_ms: int | None = None
     held_until_ms: int | None = None
     """Its provider said: not before."""
+    held_by: str = ""
+    """The worker that reported it."""
     next_start_ms: int | None = None
     """Its pace lets nothing start before; None: something may start now."""
     blocked: dict[str, Blocked] = field(default_factory=dict)
@@ -498,6 +500,7 @@ def model_of(
         cost=fields.get("cost", "tokens"),
         mean_run_ms=int(float(fields.get("mean_ms", 0))) or None,
         held_until_ms=held if held > now_ms else None,
+        held_by=fields.get("cooldown_by", "") if held > now_ms else "",
         next_start_ms=next_start or None,
         blocked={lane.queue: lane.blocked for lane in lanes.values() if lane.blocked},
     )

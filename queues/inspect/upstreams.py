@@ -41,6 +41,8 @@ class Upstream:
     """Under way."""
     held_until_ms: int | None = None
     """Its provider said: not before."""
+    held_by: str = ""
+    """The worker that reported it."""
 
 
 def upstream_of(name: str, fields: Mapping[str, str], probes: int, now_ms: int) -> Upstream:
@@ -65,6 +67,7 @@ def upstream_of(name: str, fields: Mapping[str, str], probes: int, now_ms: int) 
         why=fields.get("why", ""),
         probes=probes,
         held_until_ms=held if held > now_ms else None,
+        held_by=fields.get("cooldown_by", "") if held > now_ms else "",
     )
 
 

@@ -12,7 +12,7 @@
 --          only that one; of those that share the line of '*' only the one that was asked for. Three times; a task that is refused more often stands aside by itself
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
 -- ARGV[15…] names and values of what comes with a cause: of a repair its `payload`, and what was used: `input` and `output`, tokens,
---          and `more` (records.lua); `unsent`, 1: no worker has begun it, and no request was sent
+--          and `more` (records.lua); `unsent`, 1: no worker has begun it, and no request was sent; of a hold `by`: its worker
 -- returns  {'queued', when it may start a task (wake_or_note) or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (endings.lua), accounts of tasks that ended with it} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 script('requeue_task', 'allow-oom', function(ARGV)
@@ -42,9 +42,8 @@ script('requeue_task', 'allow-oom', function(ARGV)
     alone_until = NOW + math.min(math.max(hold, 1000) * (refused - 3), 300000)
   elseif hold > 0 and t.requested_model then
     cool_down_name(t.requested_model, hold)
-  elseif hold > 0 and not (t.upstream and upstreams.hold(t.model, t.upstream, hold)) then
-    local held = call('HGET', keys.model(t.model), 'cooldown_until')
-    call('HSET', keys.model(t.model), 'cooldown_until', whole(math.max(num(held), NOW + hold)))
+  elseif hold > 0 and not (t.upstream and upstreams.hold(t.model, t.upstream, hold, with.by)) then
+    upstreams.extend_hold(keys.model(t.model), NOW + hold, with.by)
   end
   if with.unsent then windows.forget(t.model, id, t.epoch) end
   local freed = t.model

@@ -200,6 +200,7 @@ class Worker:
         self.instance_id = instance_id
         self.key_id = key_id
         self.upstream = upstream
+        """As the store knows it: within the worker's token."""
         self.send = send
         self.close = close
         self._slots = slots

@@ -102,7 +102,7 @@ function overrides.apply(override)
     end
     set(kind, name, setting, value)
     after[setting] = value or cjson.null
-    if kind == 'm' and setting == 'paused' and value ~= '1' then call('HDEL', hash, 'cooldown_until') end
+    if kind == 'm' and setting == 'paused' and value ~= '1' then call('HDEL', hash, 'cooldown_until', 'cooldown_by') end
   end
   if kind == 'm' then
     call('HDEL', hash, 'fixed')

@@ -178,11 +178,17 @@ end
 
 function upstreams.end_probe(id, t) call('SREM', keys.probes(t.model, t.upstream or ''), id) end
 
+-- Hold a model or an upstream, by its hash, until at least then (ms). `by`: the worker that its provider asked for that.
+function upstreams.extend_hold(hash, until_ms, by)
+  if until_ms > num(call('HGET', hash, 'cooldown_until')) then
+    call('HSET', hash, 'cooldown_until', whole(until_ms), 'cooldown_by', by or '')
+  end
+end
+
 -- Nothing of a model starts through an upstream for `ms`: its provider asked for that. False: there are too many of them.
-function upstreams.hold(m, up, ms)
+function upstreams.hold(m, up, ms, by)
   if not mark(m, up, true) then return false end
-  local held = num(call('HGET', keys.upstream(m, up), 'cooldown_until'))
-  call('HSET', keys.upstream(m, up), 'cooldown_until', whole(math.max(held, NOW + math.min(ms, MAX_HELD))))
+  upstreams.extend_hold(keys.upstream(m, up), NOW + math.min(ms, MAX_HELD), by)
   return true
 end
 
@@ -192,7 +198,7 @@ function upstreams.force(m, up, state, by)
   local hash = keys.upstream(m, up)
   local before = call('HGET', hash, 'forced') or 'auto'
   if not mark(m, up, true) then return nil end
-  call('HDEL', hash, 'till', 'since', 'number', 'why', 'cooldown_until')
+  call('HDEL', hash, 'till', 'since', 'number', 'why', 'cooldown_until', 'cooldown_by')
   call('DEL', keys.outcomes(m, up))
   if state == 'auto' then
     call('HDEL', hash, 'forced')
@@ -226,7 +232,7 @@ function upstreams.tidy()
     if s[2] and num(s[2]) < NOW - UNTRIED and probes_of(m, up) == 0 then
       call('HDEL', hash, 'till', 'since', 'number', 'why')
     end
-    if num(s[1]) <= NOW and s[1] then call('HDEL', hash, 'cooldown_until') end
+    if num(s[1]) <= NOW and s[1] then call('HDEL', hash, 'cooldown_until', 'cooldown_by') end
     local list = keys.outcomes(m, up)
     local last = string.match(call('LINDEX', list, '0') or '', '^%d+')
     if last and tonumber(last) <= NOW - WINDOW then call('DEL', list) end

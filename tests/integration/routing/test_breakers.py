@@ -182,7 +182,7 @@ async def test_an_operator_forces_a_breaker_by_call_and_by_command(gateway: Star
     async with gateway(keys=keys) as talk, talk.worker2(["m"], upstream="up 1") as worker:
         ops = bearer(secret("ops"))
         talk.http.headers.update(bearer(secret("app")))
-        said = {"upstream": "up 1", "breaker": "open"}
+        said = {"upstream": "tests/up 1", "breaker": "open"}
         for who in ("app", "look"):
             denied = await talk.http.patch("/api/admin/models/m", json=said, headers=bearer(secret(who)))
             assert denied.status_code == 403
@@ -193,18 +193,18 @@ async def test_an_operator_forces_a_breaker_by_call_and_by_command(gateway: Star
             ({**said, "upstream": "other"}, 404),
             ({**said, "breaker": "ajar"}, 400),
             ({**said, "more": 1}, 400),
-            ({"upstream": "up 1"}, 400),
+            ({"upstream": "tests/up 1"}, 400),
         ):
             assert (
                 await talk.http.patch("/api/admin/models/m", json=wrong, headers=ops)
             ).status_code == status
         entries = (await talk.http.get("/api/admin/audit?action=update", headers=ops)).json()["entries"]
         assert [(entry["actor"], entry["target"], entry["after"]) for entry in entries] == [
-            ("ops", "upstream m up 1", {"breaker": "open"})
+            ("ops", "upstream m tests/up 1", {"breaker": "open"})
         ]
         for state, before in (("closed", "open"), ("auto", "closed")):
             done = await fairlane(
-                talk, "breaker", "update", "m", state, "--upstream", "up 1", "--api-key", secret("ops")
+                talk, "breaker", "update", "m", state, "--upstream", "tests/up 1", "--api-key", secret("ops")
             )
             assert done.stdout.split()[-3:] == ["breaker", before, state]
             await fail(talk, worker, 2 * FAILURES if state == "closed" else FAILURES)

@@ -64,7 +64,9 @@ async def test_a_breaker_is_seen_by_viewers_and_forced_by_admins(
             await expect(says(page, "gpu-b", "Circuit breaker")).to_have_text("closed")
             badge = row(page, "models", "m").locator(".flag.bad")
             await expect(badge).to_have_text("1 circuit breaker open")
-            await expect(badge).to_have_attribute("title", "No task of this model starts through gpu-a:8000")
+            await expect(badge).to_have_attribute(
+                "title", "No task of this model starts through tests/gpu-a:8000"
+            )
             buttons = page.locator("#upstreams [data-action]:visible")
             await expect(buttons).to_have_count(0)
             await accessible(page)
@@ -75,7 +77,7 @@ async def test_a_breaker_is_seen_by_viewers_and_forced_by_admins(
             await expect(upstream(page, "gpu-b").locator("[data-action=breaker-auto]")).to_be_disabled()
             await press(page, "gpu-a", "closed")
             await expect(page.locator("dialog")).to_contain_text(
-                "Keep the circuit breaker of m through gpu-a:8000 closed?"
+                "Keep the circuit breaker of m through tests/gpu-a:8000 closed?"
             )
             await confirm(page)
             await expect(says(page, "gpu-a", "Circuit breaker")).to_have_text("closedmanual override")
@@ -92,12 +94,12 @@ async def test_a_breaker_is_seen_by_viewers_and_forced_by_admins(
 
             entries = (await http.get("/api/admin/audit?target=upstream")).json()["entries"]
             assert [(entry["target"], entry["before"], entry["after"]) for entry in entries] == [
-                ("upstream m gpu-a:8000", {"breaker": "closed"}, {"breaker": "auto"}),
-                ("upstream m gpu-b:8000", {"breaker": "auto"}, {"breaker": "open"}),
-                ("upstream m gpu-a:8000", {"breaker": "auto"}, {"breaker": "closed"}),
+                ("upstream m tests/gpu-a:8000", {"breaker": "closed"}, {"breaker": "auto"}),
+                ("upstream m tests/gpu-b:8000", {"breaker": "auto"}, {"breaker": "open"}),
+                ("upstream m tests/gpu-a:8000", {"breaker": "auto"}, {"breaker": "closed"}),
             ]
             await page.locator("[data-view=audit]").click()
             newest = page.locator("#audit tbody tr").first
             await expect(newest).to_contain_text("changed")
-            await expect(newest).to_contain_text("m gpu-a:8000")
+            await expect(newest).to_contain_text("m tests/gpu-a:8000")
             await expect(newest).to_contain_text("Circuit breaker closed → auto")

@@ -1,5 +1,6 @@
 """Worker tokens that are read again: a rotated secret, other models. What is open follows at once."""
 
+import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator
@@ -116,3 +117,43 @@ async def test_a_worker_that_comes_while_the_gateway_goes_is_no_error(
         await websockets.connect(guarded.ws, additional_headers=bearer("wrong"), proxy=None)
     assert refused.value.response.status_code == 500
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("upstream", ["shared", None])
+@pytest.mark.parametrize("code", ["MODEL_TOO_BUSY", "UPSTREAM_ERROR"])
+async def test_no_worker_stops_a_model_for_workers_of_another_token(
+    redis_url: str, tmp_path: Path, upstream: str | None, code: str
+) -> None:
+    tokens = [key("of-bad", id="bad"), key("of-good", id="good")]
+    more = {"upstream": upstream} if upstream else {}
+    async with (
+        serving(redis_url, tmp_path, workers=tokens, models={"m": {"breaker_failures": 2}}) as served,
+        callers_of(served) as callers,
+        worker_v2(served.ws, "m", token="of-bad", name="rogue", **more) as bad,
+    ):
+        info: dict[str, Any] = {"code": code, "retryable": code == "MODEL_TOO_BUSY"}
+        if info["retryable"]:
+            info |= {"httpStatus": 429, "retryAfterMs": 300_000}
+        for _ in range(1 if info["retryable"] else 2):
+            await callers.later(model="m")
+            await bad.answer(await bad.take(), None, lastSeq=0, error="busy", errorInfo=info)
+
+        async def stopped() -> bool:
+            (model,) = (await callers.client.get("/api/admin/overview")).json()["models"]
+            (shown,) = model["upstreams"]
+            assert shown["upstream"] == f"bad/{upstream or ''}"
+            assert shown["cooldownBy"] in (None, "rogue, token bad")
+            return bool(shown["cooldownUntil"] and shown["cooldownBy"]) or shown["breaker"] == "open"
+
+        await until(stopped, "the upstream of the rogue to be stopped")
+        async with worker_v2(served.ws, "m", token="of-good", upstream="shared") as good:
+            tasks = [await callers.later(model="m") for _ in range(2)]
+            serving_all = asyncio.create_task(_answer_all(good))
+            for task_id in tasks:
+                await callers.until_status(task_id, "completed")
+            serving_all.cancel()
+
+
+async def _answer_all(worker: RawWorker) -> None:
+    while True:
+        await worker.answer(await worker.take(), "done", lastSeq=0)

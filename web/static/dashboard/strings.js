@@ -187,7 +187,7 @@ const own = pairs({
   "upstream.probes": ["Probes", "试探"],
   "upstream.probes.long": ["Running tasks that test the upstream", "正在进行、用以查看是否恢复的任务"],
   "upstream.cooldown": ["cooldown: {time}", "冷却：{time}"],
-  "upstream.cooldown.long": ["Requested by the provider", "由提供方要求"],
+  "upstream.cooldown.long": ["Requested by the provider, reported by worker {worker}", "由提供方要求，报告者：{worker}"],
   "upstream.workers": ["Workers", "工作进程"],
 
   "workers.title": ["Workers", "工作进程"],

@@ -364,9 +364,15 @@ class Session:
         if not models:
             self.close(CLOSE_UNAUTHORIZED, "the worker token covers endpoints alone: register (version 2)")
             return
-        worker = self._make_worker("v1-" + secrets.token_hex(4), 1, models, 1)
+        worker = self._make_worker("v1-" + secrets.token_hex(4), 1, models, 1, upstream=self._upstream(None))
         self.worker = worker
         self._connected(worker)
+
+    def _upstream(self, name: str | None) -> str:
+        """Return the upstream of this worker as the store knows it: within its token, so that no worker of another token can hold
+        it or open its breaker. Ids in parentheses are of the gateway's own workers, and of those without a token."""
+        token = self.identity.id
+        return name or "" if token.startswith("(") else f"{token}/{name or ''}"
 
     def _make_worker(self, name: str, version: int, models: list[str], slots: int, **more: Any) -> Worker:
         return Worker(
@@ -438,7 +444,7 @@ class Session:
                 first.upstream,
                 first.tags,
             )
-            first.upstream = frame.upstream or ""
+            first.upstream = self._upstream(frame.upstream)
             first.set_models(models, frame.task_types)
             first.model_info, first.tags = frame.model_info, frame.tags
             first.slots = frame.slots
@@ -494,7 +500,7 @@ class Session:
             model_info=frame.model_info,
             tags=frame.tags,
             instance_id=frame.instance_id,
-            upstream=frame.upstream or "",
+            upstream=self._upstream(frame.upstream),
         )
         self.worker = worker
         self._connected(worker, frame.unhealthy or "")  # first: its offer leaves before the welcome does

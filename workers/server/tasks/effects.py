@@ -328,7 +328,7 @@ class AttemptEffects:
             )
         ):
             step = step._replace(cause="declined")
-        outcome = await self._give_back(attempt.grant, step, attempt.worker.identity)
+        outcome = await self._give_back(attempt.grant, step, attempt.worker)
         _acknowledge(attempt, "stale" if outcome == "stale" else "ok")
         self._slots.fill(attempt.worker)
 
@@ -336,7 +336,7 @@ class AttemptEffects:
         """Return a task that was granted and that no worker here can take: it has not begun."""
         self._background.spawn(self._give_back(grant, NOT_BEGUN))
 
-    async def _give_back(self, grant: Grant, step: Requeue, who: str = "") -> str:
+    async def _give_back(self, grant: Grant, step: Requeue, worker: Worker | None = None) -> str:
         ended = await self._background.until_answered(
             lambda: self._scheduler.requeue(
                 grant,
@@ -344,10 +344,11 @@ class AttemptEffects:
                 cause=step.cause,
                 begun=step.begun,
                 end=step.end,
-                who=who,
+                who=worker.identity if worker else "",
                 hold_ms=step.hold_ms,
                 repair=step.repair,
                 unsent=step.unsent,
+                by=f"{worker.name}, token {worker.key_id}" if worker else "",
             )
         )
         self._slots.ask_later(ended.retry_at)
