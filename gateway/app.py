@@ -321,6 +321,11 @@ class App(FastAPI):
         if isinstance(error, InsufficientQuota) and request.caller and not request.caller.sees_quota:
             error = error.without_amounts()
         request.rate_limits = error.rate_limits or request.rate_limits
+        own_param = request.words.get(error.param or "")
+        if own_param is not None:
+            error.param = own_param
+            for name, own in request.words.items():
+                error.message = error.message.replace(name, own)
         anthropic = request.anthropic
         openai = not anthropic and speaks_openai(request.path)
         if anthropic:

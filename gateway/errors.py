@@ -398,6 +398,8 @@ def openai_answer(error: ApiError) -> Answer:
     return Answer(status, _headers(error, status, retry_after_ms), msgspec.json.encode(body))
 
 
+NO_THREADS = "thread_unsupported_request"
+"""On this code, Anthropic's SDKs continue without a thread."""
 _OVERLOADED = 529
 """Anthropic's status for overload."""
 _BUSY = frozenset({"QUEUE_FULL", "WAIT_TOO_LONG", "MODEL_TOO_BUSY"})
@@ -415,7 +417,8 @@ def anthropic_answer(error: ApiError, request_id: str) -> Answer:
     headers = _headers(error, status, retry_after_ms)
     if status == 503 and error.code in _BUSY:
         status = _OVERLOADED
-    return Answer(status, headers, anthropic_error(message, error.code, request_id, status))
+    unsupported = (error.param,) if error.code == NO_THREADS else ()
+    return Answer(status, headers, anthropic_error(message, error.code, request_id, status, unsupported))
 
 
 def _as_on_v1(error: ApiError) -> tuple[ApiError, int, int | None]:

@@ -60,7 +60,8 @@ async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
         if arriving is None:
             raise bad_request("The form has no file: it is the part `file`", "file")
         if "purpose" not in fields:
-            raise bad_request(f"purpose is needed: {', '.join(PURPOSES)}", "purpose")
+            whose = " This is OpenAI's Files API; Anthropic's is not here." if request.anthropic else ""
+            raise bad_request(f"purpose is needed: {', '.join(PURPOSES)}.{whose}", "purpose")
         row = await arriving.finish(name, fields["purpose"], _expires_s(fields))
     await _answer(request, file_object(row))
 

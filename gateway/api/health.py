@@ -18,6 +18,7 @@ NOT_READY: dict[int | str, dict[str, Any]] = {
 }
 
 
+@router.head("/api/hello", operation_id="health.hello", summary="Check the connection, as Claude Code does")
 @router.head("/livez", operation_id="health.live_head", summary="Check liveness")
 @router.get("/livez", **described("health.live", "Check liveness", fields(status=STRING)))
 async def live() -> Response:

@@ -17,9 +17,10 @@ from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.media import requests
 from fairlane.gateway.calls.media.forms import members_of
 from fairlane.gateway.calls.multipart import WholePart, read_whole
+from fairlane.gateway.calls.shapes import NULL, is_empty
 from fairlane.gateway.errors import too_large_encoded
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.streaming.jsontext import json_string, kind_of
+from fairlane.streaming.jsontext import json_string
 
 
 async def _read(call: requests.MediaCall, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
@@ -27,8 +28,9 @@ async def _read(call: requests.MediaCall, tasks: Tasks, caller: Caller, request:
     body, fields = await (_form if call.is_form else read_json)(tasks, request)
     answer = call.read(fields)
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
-    if call.default and caller.only_model is None and not kind_of(fields.get("model")):
-        fields["model"] = Raw(json_string(call.default))
+    if caller.only_model is None and is_empty(fields.get("model", NULL)):
+        name = call.default or await tasks.models.only(caller, call.task_type)
+        fields["model"] = Raw(json_string(name))
         body = encode_members(fields)
     streams = answer.streamed is not None
     task = task_of(tasks, caller, request, call.task_type, body, fields, idempotency, streams)

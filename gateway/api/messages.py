@@ -74,6 +74,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     stream = read_flag(fields, "stream")
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     chat = await _chat_of(tasks, body, fields, stream=stream)
+    request.words = chat.words
     task = task_of(tasks, caller, request, "openaiLike", chat.payload, chat.fields, idempotency, stream)
     return ParsedCall(task, MessagesStreamView if stream else None, MessagesBodyView)
 
@@ -82,8 +83,9 @@ async def _chat_of(
     tasks: Tasks, body: bytes, fields: RawObject, *, stream: bool, bounded: bool = True
 ) -> MessagesRequest:
     """Return the chat request, within the limit of a body."""
-    most = tasks.settings.max_body_bytes
-    return await tasks.bodies.run(len(body), chat_of, fields, stream=stream, bounded=bounded, most=most)
+    most, hosted = tasks.settings.max_body_bytes, tasks.settings.hosted_tools
+    read = partial(chat_of, bounded=bounded, most=most, hosted_tools=hosted)
+    return await tasks.bodies.run(len(body), read, fields, stream=stream)
 
 
 messages = partial(respond, read=_read)

@@ -10,8 +10,7 @@ from fairlane.gateway.api.messages import model_info, model_page
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding
-from fairlane.gateway.errors import model_not_found
+from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding, read_members
 from fairlane.gateway.tasks.tasks import Tasks
 
 
@@ -24,17 +23,13 @@ async def models(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/models/{model}."""
-    name = request.path_params["model"]
-    row = (await tasks.models.rows(caller)).get(name)
-    if row is None:
-        raise model_not_found(name)
+    row = await tasks.models.find(caller, request.path_params["model"])
     await request.respond(200, msgspec.json.encode(model_info(row) if request.anthropic else row), [JSON])
 
 
 async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """Return a request as a task. Nothing else of the body remains in memory."""
-    body, fields = await read_json(tasks, request)
-    wanted = read(fields)
+    wanted, body, fields = read_members(read, *await read_json(tasks, request))
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     task = task_of(
         tasks, caller, request, wanted.task_type, body, fields, idempotency, wanted.streamed is not None

@@ -15,7 +15,7 @@ from fairlane.gateway.api.stored_responses import follow
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.responses.request import chat_of, read_storage_options
+from fairlane.gateway.calls.responses.request import WORDS, chat_of, read_storage_options
 from fairlane.gateway.calls.task_builder import read_flag
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.responses.rows import Row
@@ -31,6 +31,7 @@ from fairlane.streaming.views.task import TaskInfo
 
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """Return a request as a task. Of the body, only the parts to be stored remain in memory."""
+    request.words = WORDS
     body, fields = await read_json(tasks, request)
     stream = read_flag(fields, "stream")
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)

@@ -82,12 +82,12 @@ async def parse_line(text: bytes, endpoint: str, bodies: Bodies) -> ParsedLine:
 
 
 def _text(fields: RawObject, name: str) -> str:
-    if name not in fields:
-        raise InvalidLine("missing_required_parameter", f"{name} is missing", name)
     try:
         value = value_of(fields, name)
     except ApiError as error:
         raise InvalidLine("invalid_json_line", error.message, name) from None
+    if value is None:
+        raise InvalidLine("missing_required_parameter", f"{name} is missing", name)
     if not isinstance(value, str):
         raise InvalidLine("invalid_type", f"{name} must be a string", name)
     return value

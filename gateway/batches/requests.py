@@ -16,9 +16,10 @@ from fairlane.gateway.calls.openai import (
     read_chat,
     read_completion,
     read_embedding,
+    read_members,
 )
 from fairlane.gateway.calls.responses.request import chat_of, read_storage_options
-from fairlane.gateway.calls.responses.tools import HostedTools
+from fairlane.gateway.calls.shapes import HostedTools
 from fairlane.gateway.calls.task_builder import read_flag
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
@@ -53,10 +54,10 @@ class Reading(NamedTuple):
 
 async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
     fields = await reading.bodies.parse(body)
-    wanted = read(fields)
+    wanted, whole, fields = read_members(read, bytes(body), fields)
     if wanted.streamed is not None:
         raise _cannot_stream()
-    return Request(wanted.task_type, bytes(body), fields, wanted.whole)
+    return Request(wanted.task_type, whole, fields, wanted.whole)
 
 
 async def _responses(body: Raw, reading: Reading) -> Request:

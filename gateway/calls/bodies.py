@@ -28,6 +28,10 @@ MAX_VALUE = 8192
 _any = msgspec.json.Decoder()
 _members = msgspec.json.Decoder(RawObject)
 _WRONG = (RecursionError, UnicodeDecodeError, msgspec.MsgspecError)
+_HALF = re.compile("surrogate|hex escape|truncated")
+_LONE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
 _IMAGE = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image)"')
 
 
@@ -65,7 +69,7 @@ def parse_values(body: bytes, what: str = "The body") -> dict[str, Any]:
 
 
 def value_of(fields: RawObject, name: str) -> Any:
-    """Return a member as Python values; None when it is absent or null, OVERSIZED if it is too long to be valid."""
+    """Return a member as Python values; None when it is absent, null or empty, OVERSIZED if it is too long to be valid."""
     raw = fields.get(name)
     if raw is None:
         return None
@@ -73,9 +77,10 @@ def value_of(fields: RawObject, name: str) -> Any:
     if len(text) > MAX_VALUE:
         return OVERSIZED if kind_of(raw) else None
     try:
-        return _any.decode(text)
+        value = _any.decode(text)
     except _WRONG as error:
         raise _explained(error, raw, "The body") from None
+    return None if value in ("", [], {}) else value
 
 
 def encode_members(fields: RawObject, without: Collection[str] = ()) -> bytes:
@@ -133,6 +138,8 @@ def _explained(error: Exception, body: bytes | Raw, what: str) -> ApiError:
             return _no_object(what)
         case msgspec.ValidationError():
             sentence = f"holds a number that is out of range: {error}"
+        case _ if _HALF.search(str(error)) and _LONE.search(bytes(body)):
+            sentence = r"holds half of a surrogate pair, such as \ud83c, which is no character"
         case _ if not bytes(body).strip():
             sentence = "is empty; a JSON object is expected"
         case _:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -130,6 +130,7 @@ class Request:
         "started",
         "status",
         "submits",
+        "words",
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -154,6 +155,8 @@ class Request:
         """What is left of the caller's limits, for headers of OpenAI's calls."""
         self.route = "other"
         """The path's pattern, when there is such a call."""
+        self.words: Mapping[str, str] = {}
+        """The names in the request of members of its chat request."""
         self.submits = False
         """Whether the call submits a task."""
         self.caller: Caller | None = None

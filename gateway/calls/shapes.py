@@ -4,11 +4,12 @@ For APIs whose requests are converted. A type lists all known members; any other
 passed on unchanged stay unparsed.
 """
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
+from fairlane.gateway.calls.bodies import RawObject
 from fairlane.gateway.errors import ApiError, bad_request, too_large
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of
 from fairlane.workers.adapters.dialects.chat_only import joined
@@ -16,6 +17,9 @@ from fairlane.workers.adapters.dialects.chat_only import joined
 MAX_BYTES = 16 << 20
 """Maximum size of a chat request by default."""
 NULL = Raw(b"null")
+SUBJECTS = frozenset({"input", "messages", "prompt"})
+MAX_EMPTY = 64
+"""Bytes of an empty list or object, with white space inside."""
 _names = msgspec.json.Decoder(list[str])
 NOT_HERE = "cannot be said to a model here; leave it out"
 _WORDS = {
@@ -27,6 +31,9 @@ _WORDS = {
     "`bool`": "true or false",
 }
 _SYSTEM = b'{"role":"system","content":'
+
+HostedTools = Literal["reject", "drop"]
+"""The values of the setting `hosted_tools`."""
 
 
 class StrictStruct(Struct, forbid_unknown_fields=True):
@@ -116,8 +123,22 @@ def is_null(raw: Raw) -> bool:
 
 
 def is_empty(raw: Raw) -> bool:
-    """Return whether a member is absent, null or empty, so that an unknown one can be ignored."""
-    return is_null(raw) or bytes(raw).translate(None, b" \t\r\n") in (b"[]", b"{}")
+    """Return whether a member says nothing: it is absent, null, or an empty text, list or object."""
+    kind, size = kind_of(raw), len(memoryview(raw))
+    return (
+        not kind
+        or (kind == '"' and size == 2)
+        or (kind in "[{" and size < MAX_EMPTY and not bytes(raw)[1:-1].strip())
+    )
+
+
+def given_members(fields: RawObject) -> RawObject:
+    """Return the members that say something. The text or list that a request is about can be empty."""
+    return {
+        name: raw
+        for name, raw in fields.items()
+        if not is_empty(raw) or (name in SUBJECTS and kind_of(raw) in ('"', "["))
+    }
 
 
 def check_callers(raw: Raw, place: str) -> None:
@@ -136,6 +157,15 @@ def add_system(messages: list[bytes], content: bytes) -> None:
         content = joined(before[len(_SYSTEM) : -1], content)
         messages.clear()
     messages.append(b"%b%b}" % (_SYSTEM, content))
+
+
+def check_hosted(kind: Any, place: str, hosted: HostedTools) -> None:
+    """Raise ApiError(400) for a tool of a type that only its provider runs, unless such tools are dropped."""
+    if not isinstance(kind, str):
+        raise invalid(place, "must be a text")
+    if hosted == "reject":
+        sentence = f"{kind[:100]!r} is run by its provider, not here. Turn it off in the client"
+        raise invalid(place, f"{sentence}; or the gateway's operator sets hosted_tools: drop")
 
 
 def json_object(**pairs: bytes | str) -> bytes:

@@ -67,7 +67,7 @@ def prompts_in(fields: RawObject) -> int:
         return 1
     prompts = value_of(fields, "prompt")
     if prompts is not OVERSIZED:
-        return 1 if all(type(one) is int for one in prompts) else len(prompts)
+        return 1 if all(type(one) is int for one in prompts or ()) else len(prompts)
     text = bytes(raw)
     lists = text.count(b"[") - 1
     escaped = max(text.count(b'\\"') - text.count(b"\\\\"), 0)

@@ -180,8 +180,8 @@ class Settings(BaseModel):
     """
 
     hosted_tools: Literal["reject", "drop"] = "reject"
-    """How `/v1/responses` treats tools that only their provider can run (`web_search`, `image_generation`, `mcp` and others):
-    requests with one are rejected with 400, or the model is not offered it.
+    """How `/v1/responses` and `/v1/messages` treat tools that only their provider can run (`web_search`, `image_generation` and
+    others): requests with one are rejected with 400, or the model is not offered it.
     """
 
     archive: Literal["off", "results", "requests"] = "off"

@@ -6,7 +6,7 @@ from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.errors import DEFAULT_MODEL, type_not_offered
+from fairlane.gateway.errors import DEFAULT_MODEL, bad_request, model_not_found, type_not_offered
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.tasks import TaskSpec
 from fairlane.workers.tasktypes import MEDIA
@@ -47,10 +47,28 @@ class Models:
             names = {DEFAULT_MODEL}  # as good as any: its workers run whatever is asked for
         await self._read()
         return {
-            name: self._row(name, name in configured)
+            name: self._row(name, configured=name in configured)
             for name in sorted(names)
             if name != "*" and caller.may_use(name)
         }
+
+    async def find(self, caller: Caller, name: str) -> dict[str, Any]:
+        """Return the row of a model, also of one that no list names and workers of `*` run. Raise ApiError(404), StoreError."""
+        found = (await self.rows(caller)).get(name)
+        if found is not None:
+            return found
+        if "*" in await self._offered() and not is_reserved(name) and caller.may_use(name):
+            return self._row(name, configured=False)
+        raise model_not_found(name)
+
+    async def only(self, caller: Caller, task_type: str) -> str:
+        """Return the one model whose workers support a type. Raise ApiError(400) if there is none or if a client must name one of
+        several, and StoreError."""
+        names = [name for name in await self.rows(caller) if await self._takes([name], task_type)]
+        if len(names) == 1:
+            return names[0]
+        known = f"one of {', '.join(names[:10])}" if names else f"but no model here is for {MEDIA[task_type]}"
+        raise bad_request(f"model is missing: {known}", "model")
 
     async def check_type(self, task: TaskSpec) -> None:
         """Raise ApiError(404) for a task of media if workers of its models are connected, and none supports its type. (Workers
@@ -61,7 +79,7 @@ class Models:
         if not await self._takes(names, task.task_type) and await self._takes(names, ""):
             raise type_not_offered(task.asked or task.model, MEDIA[task.task_type], task.task_type)
 
-    def _row(self, name: str, configured: bool) -> dict[str, Any]:
+    def _row(self, name: str, *, configured: bool) -> dict[str, Any]:
         configured_s = self._current.settings.times.modified_ms // 1000 if configured else 0
         created = configured_s or self._since
         row: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "fairlane"}

@@ -81,7 +81,11 @@ class OpenAIStreamView(ABC):
         self._info = info
         self._timings = b""
         self._rest = b',"usage":null}\n\n' if include_usage else b"}\n\n"
-        self._address({})
+        self._placed = False
+        """A chunk with the position in the queue was shown: all others have its id."""
+        self._told: dict[str, bytes] = {}
+        """What stands in each frame of the upstream's answer as a whole."""
+        self._address()
         self._tail = b',"finish_reason":null}]' + self._rest
 
     def feed(self, event: Event) -> bytes:
@@ -96,7 +100,8 @@ class OpenAIStreamView(ABC):
             return b""
         if event.type == "start" and self._info.has_fallback:
             self._info = msgspec.structs.replace(self._info, model=read_model(event.data))
-            self._address({})
+            self._told = {}
+            self._address()
             return b""
         if event.terminal or event.type in ("gap", "restart"):
             self.ended = True
@@ -130,8 +135,9 @@ class OpenAIStreamView(ABC):
             opening, state = self._open(index)
         return opening + self._extra(index, state, found)
 
-    def _address(self, told: Mapping[str, bytes]) -> None:
-        """Begin each frame with what is known of the answer as a whole; `told` is the upstream's own."""
+    def _address(self) -> None:
+        """Begin each frame with what is known of the answer as a whole."""
+        told = self._told
         own_id = b'"%b%b"' % (self.id_prefix, self._info.task_id.encode())
         envelope = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,' % (
             string_or_none(told.get("id")) or own_id,
@@ -147,13 +153,11 @@ class OpenAIStreamView(ABC):
 
     def _learn(self, told: Mapping[str, bytes]) -> None:
         """Members of the upstream's answer as a whole: they stand in each frame from now on, or in the last one."""
-        repeated = {
-            name: value
-            for name in ("id", *IN_EACH_FRAME)
-            if (value := told.get(name)) is not None and len(memoryview(value)) <= MAX_REPEATED
-        }
-        if repeated:
-            self._address(repeated)
+        for name in IN_EACH_FRAME if self._placed or self._choices else ("id", *IN_EACH_FRAME):
+            value = told.get(name)
+            if value is not None and len(memoryview(value)) <= MAX_REPEATED:
+                self._told[name] = value
+        self._address()
         if kind_of(told.get("timings")):
             self._timings = b'"timings":%b,' % bytes(told["timings"])
 
@@ -178,6 +182,7 @@ class OpenAIStreamView(ABC):
         """A chunk for a stream that waits: shows its place, keeps clients from giving up. Its one choice says nothing (many read
         `choices[0]` of every chunk).
         """
+        self._placed = True
         return b'%b0,%b,"finish_reason":null}],"fairlane":{"queuePosition":%d,%b}%b' % (
             self._head,
             self._nothing(),

@@ -41,7 +41,7 @@ class MediaCall(NamedTuple):
     """Members that it must have; those that are files make it a form."""
     views: Callable[[RawObject], AnswerViews]
     default: str | None = None
-    """The model of a request that names none; None: it must."""
+    """The model of a request that names none; None: the only one for its type."""
 
     @property
     def is_form(self) -> bool:

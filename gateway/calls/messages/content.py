@@ -32,7 +32,9 @@ _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _user = Decoder(list[shapes.Text | shapes.Image | shapes.Document | shapes.SearchResult | shapes.ToolResult])
 _assistant = Decoder(list[shapes.Text | shapes.Thinking | shapes.RedactedThinking | shapes.ToolUse])
 _texts = Decoder(list[shapes.Text])
-_result = Decoder(list[shapes.Text | shapes.Image | shapes.Document | shapes.SearchResult])
+_result = Decoder(
+    list[shapes.Text | shapes.Image | shapes.Document | shapes.SearchResult | shapes.ToolReference]
+)
 _image_source = Decoder(shapes.Base64Source | shapes.UrlSource)
 _document_source = Decoder(shapes.Base64Source | shapes.TextSource | shapes.ContentSource)
 _part = Decoder(list[shapes.Text | shapes.Image])
@@ -56,8 +58,7 @@ class Conversation:
 
     def add_system(self, raw: Raw) -> None:
         """Add the system prompt. Raise ApiError(400), as all methods."""
-        if not is_null(raw):
-            add_system(self.messages, self._texts(raw, "system"))
+        add_system(self.messages, self._texts(raw, "system"))
 
     def add(self, raw: Raw) -> None:
         """Add the list of messages."""
@@ -87,6 +88,8 @@ class Conversation:
         return self._content(blocks, place)
 
     def _blocks(self, raw: Raw, decoder: Decoder[list[Shape]], place: str) -> list[Shape]:
+        if is_empty(raw):
+            return []
         if kind_of(raw) != "[":
             raise invalid(place, "must be a text or a list of blocks")
         return read(raw, decoder, place)
@@ -108,10 +111,9 @@ class Conversation:
 
     def _add_result(self, block: shapes.ToolResult, place: str) -> None:
         call_id = b'"%b"' % text(block.tool_use_id, f"{place}.tool_use_id")
-        content: bytes = EMPTY_STRING
         if kind_of(block.content) == '"':
             content = bytes(block.content)
-        elif not is_null(block.content):
+        else:
             inside = self._blocks(block.content, _result, f"{place}.content")
             content = self._content(inside, f"{place}.content")
             if any(not isinstance(one, shapes.Text) for one in inside):
@@ -195,6 +197,8 @@ class Conversation:
             return [self._image(block, place)]
         if isinstance(block, shapes.SearchResult):
             return [self._search_result(block, place)]
+        if isinstance(block, shapes.ToolReference):
+            return [self._text(string(block.tool_name, f"{place}.tool_name"), block)]
         assert isinstance(block, shapes.Document)
         return self._document(block, place)
 

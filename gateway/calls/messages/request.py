@@ -1,5 +1,6 @@
 """One of Anthropic's Messages requests as a chat request. Pure. docs/messages.md has the table."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,9 +14,12 @@ from fairlane.gateway.calls.shapes import (
     MAX_BYTES,
     NOT_HERE,
     NULL,
+    HostedTools,
     SizeLimit,
     Typed,
     check_callers,
+    check_hosted,
+    given_members,
     invalid,
     is_empty,
     is_null,
@@ -23,7 +27,7 @@ from fairlane.gateway.calls.shapes import (
     text,
 )
 from fairlane.gateway.calls.token_limits import MAX_OUTPUT_TOKENS
-from fairlane.gateway.errors import too_large
+from fairlane.gateway.errors import NO_THREADS, too_large
 from fairlane.streaming.jsontext import join_object, kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 
@@ -77,17 +81,28 @@ class MessagesRequest(NamedTuple):
     """The chat request as a body."""
     estimated_input: int
     """Tokens: a quarter of the payload's bytes, as the scheduler reckons, but for images and files."""
+    words: Mapping[str, str]
+    """The names here of members of chat that errors can name."""
 
 
 def chat_of(
-    fields: RawObject, *, stream: bool, bounded: bool = True, most: int = MAX_BYTES
+    fields: RawObject,
+    *,
+    stream: bool,
+    bounded: bool = True,
+    most: int = MAX_BYTES,
+    hosted_tools: HostedTools = "reject",
 ) -> MessagesRequest:
     """Return the chat request of a Messages request with these members. `bounded`: it must bound its output, unless its
-    tokens are only counted. Raise ApiError: 400 that names an unsupported member, 413 for more than `most` bytes."""
-    given = {name: raw for name, raw in fields.items() if not is_null(raw)}
-    for name, raw in given.items():
-        if name not in _READ and name not in _IGNORED and not is_empty(raw):
-            raise invalid(name, NOT_HERE)
+    tokens are only counted. `hosted_tools`: the setting. Raise ApiError: 400 that names an unsupported member, 413 for more
+    than `most` bytes."""
+    given = given_members(fields)
+    for name in given:
+        if name not in _READ and name not in _IGNORED:
+            error = invalid(name, NOT_HERE)
+            if name == "thread":
+                error.code = NO_THREADS
+            raise error
     chat: RawObject = {}
     if "model" in given:
         chat["model"] = given["model"]
@@ -103,7 +118,7 @@ def chat_of(
         chat["max_completion_tokens"] = _bound(given.get("max_tokens"))
     _pass_on(given, chat)
     only_there = {name: bytes(given[name]) for name in _ONLY_THERE if name in given}
-    extended = _tools(given, chat) or conversation.extended
+    extended = _tools(given, chat, hosted_tools) or conversation.extended
     _user(given, chat)
     only_there |= _output(given, chat)
     if stream:
@@ -116,7 +131,10 @@ def chat_of(
         raise too_large(most)
     inline = INLINE_TOKENS * conversation.inline
     estimated = (len(payload) - conversation.inline_bytes) // 4 + inline
-    return MessagesRequest(chat, payload, max(estimated, 1))
+    form = "output_format" if "output_format" in given else "output_config.format"
+    words = {"response_format.json_schema.schema": f"{form}.schema", "response_format": form}
+    words["max_completion_tokens"] = "max_tokens"
+    return MessagesRequest(chat, payload, max(estimated, 1), words)
 
 
 def _bound(raw: Raw | None) -> Raw:
@@ -155,7 +173,7 @@ def _user(given: RawObject, chat: RawObject) -> None:
             chat["user"] = Raw(msgspec.json.encode(metadata.user_id))
 
 
-def _tools(given: RawObject, chat: RawObject) -> bool:
+def _tools(given: RawObject, chat: RawObject, hosted: HostedTools) -> bool:
     """Write the tools and the choice among them. Return whether a tool has members that chat lacks."""
     extended = False
     raws: list[Raw] = []
@@ -163,7 +181,9 @@ def _tools(given: RawObject, chat: RawObject) -> bool:
         raws = read(given["tools"], _raws, "tools")
     tools = []
     for number, raw in enumerate(raws):
-        tool = _tool(raw, f"tools[{number}]")
+        tool = _tool(raw, f"tools[{number}]", hosted)
+        if tool is None:
+            continue
         extended = extended or not is_null(tool.cache_control)
         tools.append(_function(tool, f"tools[{number}]"))
     if tools:
@@ -173,16 +193,13 @@ def _tools(given: RawObject, chat: RawObject) -> bool:
     return extended
 
 
-def _tool(raw: Raw, place: str) -> shapes.Tool:
-    typed = read(raw, _typed, place)
-    if typed.type not in (None, "custom"):
-        raise invalid(
-            f"{place}.type",
-            f"{str(typed.type)[:100]!r} is Anthropic's own: only tools with an input_schema are known here",
-        )
+def _tool(raw: Raw, place: str, hosted: HostedTools) -> shapes.Tool | None:
+    """Return a tool; None for one of Anthropic's own that is dropped."""
+    kind = read(raw, _typed, place).type
+    if kind not in (None, "custom"):
+        check_hosted(kind, f"{place}.type", hosted)
+        return None
     tool = read(raw, _tool_shape, place)
-    if tool.defer_loading:
-        raise invalid(f"{place}.defer_loading", "tools are not searched here")
     check_callers(tool.allowed_callers, f"{place}.allowed_callers")
     if not is_empty(tool.input_examples):
         raise invalid(f"{place}.input_examples", "put them into the description")

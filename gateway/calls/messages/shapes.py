@@ -33,6 +33,12 @@ class SearchResult(Block, tag="search_result"):
     citations: Raw = NULL
 
 
+class ToolReference(Block, tag="tool_reference"):
+    """A tool that the client found for the model, which is offered all tools."""
+
+    tool_name: Raw
+
+
 class Thinking(Block, tag="thinking"):
     thinking: Raw
     signature: Raw = NULL
@@ -75,7 +81,7 @@ class ContentSource(StrictStruct, tag_field="type", tag="content"):
 
 class Message(StrictStruct):
     role: str
-    content: Raw
+    content: Raw = NULL
 
 
 class Metadata(StrictStruct):

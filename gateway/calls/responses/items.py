@@ -249,11 +249,11 @@ class Conversation:
         """Return the content of a message: one text as it is, all else as parts."""
         if kind_of(raw) == '"':
             return bytes(raw)
+        if is_empty(raw):
+            return EMPTY_STRING
         if kind_of(raw) != "[":
             raise invalid(place, "must be a text or a list of parts")
         parts = read(raw, decoder, place)
-        if not parts:
-            return EMPTY_STRING
         contents = [_part(part, f"{place}[{number}]") for number, part in enumerate(parts)]
         texts = sum(isinstance(part, _TEXT) for part in parts)
         if texts == len(contents) == 1:

@@ -12,8 +12,16 @@ from fairlane.gateway.calls.responses.echo import DEFAULTS, new_echo, whole_echo
 from fairlane.gateway.calls.responses.items import Conversation
 from fairlane.gateway.calls.responses.settings import read_included, read_output, read_settings
 from fairlane.gateway.calls.responses.stored_input import stored_items
-from fairlane.gateway.calls.responses.tools import HostedTools, Tools, read_choice
-from fairlane.gateway.calls.shapes import MAX_BYTES, NOT_HERE, SizeLimit, invalid, is_empty, is_null, read
+from fairlane.gateway.calls.responses.tools import Tools, read_choice
+from fairlane.gateway.calls.shapes import (
+    MAX_BYTES,
+    NOT_HERE,
+    HostedTools,
+    SizeLimit,
+    given_members,
+    invalid,
+    read,
+)
 from fairlane.gateway.errors import too_large
 from fairlane.streaming.jsontext import kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
@@ -48,6 +56,14 @@ class StorageOptions(NamedTuple):
         return self.background or self.store is True
 
 
+WORDS = {
+    "response_format.json_schema.schema": "text.format.schema",
+    "response_format": "text.format",
+    "max_completion_tokens": "max_output_tokens",
+}
+"""The names here of members of chat that errors can name."""
+
+
 class ResponsesRequest(NamedTuple):
     """A Responses request, converted to a chat request."""
 
@@ -64,7 +80,7 @@ class ResponsesRequest(NamedTuple):
 
 def read_storage_options(fields: RawObject) -> StorageOptions:
     """Return what is to be looked up for a request of these members. Raise ApiError(400)."""
-    given = given_fields(fields)
+    given = given_members(fields)
     store = read(given["store"], _flag, "store") if "store" in given else None
     background = "background" in given and read(given["background"], _flag, "background")
     previous = None
@@ -108,9 +124,9 @@ def chat_of(
     `StorageOptions.references` names. `hosted_tools`: the setting. Raise ApiError: 400 that names what cannot be said, 413 for
     more than `most` bytes.
     """
-    given, known = given_fields(fields), known or {}
-    for name, raw in given.items():
-        if name not in _READ and name not in _IGNORED and not is_empty(raw):
+    given, known = given_members(fields), known or {}
+    for name in given:
+        if name not in _READ and name not in _IGNORED:
             raise invalid(name, NOT_HERE)
     echo = new_echo(given, store=store)
     chat: RawObject = {}
@@ -152,8 +168,3 @@ def chat_of(
         raise too_large(most)
     kept = stored_items(given["input"], known) if store else []
     return ResponsesRequest(chat, payload, echoed, b"[%b]" % b",".join(kept))
-
-
-def given_fields(fields: RawObject) -> RawObject:
-    """Return the members that are not null."""
-    return {name: raw for name, raw in fields.items() if not is_null(raw)}

@@ -31,7 +31,7 @@ class Item(StrictStruct, kw_only=True):
 
 class Message(Item, kw_only=True):
     role: str
-    content: Raw
+    content: Raw = NULL
     phase: str | None = None
 
 
@@ -62,7 +62,7 @@ class SearchCall(Called, kw_only=True):
 class CallOutput(Called, kw_only=True):
     """The result of a function or of a custom tool."""
 
-    output: Raw
+    output: Raw = NULL
     name: Raw = NULL
 
 

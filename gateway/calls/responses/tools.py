@@ -1,18 +1,26 @@
 """The tools of a Responses request as functions of chat, and which of them is to be called. Pure."""
 
-from typing import Literal
-
 from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import RawObject
 from fairlane.gateway.calls.responses import shapes
-from fairlane.gateway.calls.shapes import NOT_HERE, Typed, check_callers, invalid, is_null, read, string, text
+from fairlane.gateway.calls.shapes import (
+    NOT_HERE,
+    HostedTools,
+    Typed,
+    check_callers,
+    check_hosted,
+    invalid,
+    is_null,
+    read,
+    string,
+    text,
+)
 from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
 from fairlane.streaming.views.responses.tools import INPUT, SEARCH, function_name
 
 CHOICES = ("auto", "none", "required")
-HostedTools = Literal["reject", "drop"]
 _INPUT_SCHEMA = (
     b'{"type":"object","properties":{"%b":{"type":"string"}},"required":["%b"],"additionalProperties":false}'
     % (INPUT.encode(), INPUT.encode())
@@ -70,16 +78,9 @@ class Tools:
             if search.execution == "client":
                 return [(SEARCH, _of_chat(SEARCH, search.description, search.parameters, place))]
             return []  # all tools are offered, also those with `defer_loading`
-        if not isinstance(kind, str):
-            raise invalid(f"{place}.type", "must be a text")
-        if self._hosted == "drop" or (
-            kind.startswith("web_search") and read(raw, _web, place).external_web_access is False
-        ):
-            return []
-        raise invalid(
-            f"{place}.type",
-            f"{kind[:100]!r} is not run here. Turn it off in the client; or the gateway's operator sets hosted_tools: drop",
-        )
+        if read(raw, _web, place).external_web_access is not False:
+            check_hosted(kind, f"{place}.type", self._hosted)
+        return []
 
 
 def _function(raw: Raw, place: str, namespace: str = "") -> tuple[str, bytes]:

@@ -5,7 +5,7 @@ sends as Anthropic does, in `thinking_blocks` of its extra members, have their s
 the first is shown.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -240,16 +240,23 @@ class MessagesBodyView(ResultView):
 TOO_LONG = "prompt is too long"
 
 
-def error_body(message: str, code: str, request_id: str | None = None, status: int | None = None) -> bytes:
+def error_body(
+    message: str,
+    code: str,
+    request_id: str | None = None,
+    status: int | None = None,
+    unsupported: Sequence[str | None] = (),
+) -> bytes:
     """Anthropic's error object for a failure code; `status`: the HTTP status, if not that of the code. Claude Code shortens a
     conversation when it reads Anthropic's words for one that is too long."""
     row = failure_row(code)
     if code == "CONTEXT_LENGTH" and TOO_LONG not in message.lower():
         message = f"{TOO_LONG}: {message}"
-    error = b'{"type":"error","error":{"type":"%b","message":%b,"details":{"error_code":%b}}' % (
+    error = b'{"type":"error","error":{"type":"%b","message":%b,"details":{"error_code":%b%b}}' % (
         anthropic_kind(status or row.openai).encode(),
         json_string(message),
         json_string(code),
+        b',"unsupported":%b' % msgspec.json.encode(unsupported) if unsupported else b"",
     )
     return error + (b"}" if request_id is None else b',"request_id":%b}' % json_string(request_id))
 

@@ -143,6 +143,25 @@ async def test_a_schema_that_is_none_is_refused_with_a_sentence(
         assert not state["models"] or not any(model["waiting"] for model in state["models"])
 
 
+@pytest.mark.parametrize("strict", [{"type": "strin"}, {"pattern": "(?=a)b"}], ids=["shape", "pattern"])
+async def test_a_schema_is_named_as_the_client_named_it(shared_gateway: Start, strict: Any) -> None:
+    form = {"type": "json_schema", "schema": strict}
+    said = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    async with shared_gateway() as talk, talk.worker2(["m"]):
+        for path, body, name in (
+            ("messages", {**said, "output_config": {"format": form}}, "output_config.format.schema"),
+            ("messages", {**said, "output_format": form}, "output_format.schema"),
+            (
+                "responses",
+                {"model": "m", "input": "hi", "text": {"format": {**form, "name": "n", "strict": True}}},
+                "text.format.schema",
+            ),
+        ):
+            error = (await talk.http.post(f"/v1/{path}", json=body)).json()["error"]
+            assert error["message"].startswith(f"{name} cannot be checked")
+            assert error.get("param", name) in name
+
+
 async def test_its_worker_is_not_to_blame(shared_gateway: Start) -> None:
     async with shared_gateway() as talk, talk.worker2(["m"]) as worker, talk.worker2(["m"]) as other:
         for _ in range(12):

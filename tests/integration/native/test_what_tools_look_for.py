@@ -14,6 +14,7 @@ from tests.support.talk import Talk, talking
 import fairlane.gateway.tasks.models
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.tasks.submit import Submit
+from fairlane.workers.tasktypes import IMAGE
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,21 @@ async def test_models_are_never_an_empty_list_while_a_worker_takes_any(gateway: 
             assert await listed() == ["default"]
             async with talk.worker2(["m"]):
                 assert await listed() == ["m"]
+                assert (await talk.http.get("/v1/models/gpt-4o-mini")).json()["id"] == "gpt-4o-mini"
+        assert (await talk.http.get("/v1/models/gpt-4o-mini")).status_code == 404
+
+
+async def test_images_without_a_model_are_of_the_only_one(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["chat"]), talk.worker2(["a"], taskTypes=[IMAGE]) as worker:
+        call = talk.later(talk.http.post("/v1/images/generations", json={"prompt": "x", "model": ""}))
+        task = await worker.take()
+        assert task["payload"]["model"] == "a"
+        await worker.answer(task, {"created": 1, "data": [{"b64_json": "eA=="}]})
+        assert (await call).status_code == 200
+        async with talk.worker2(["b"], taskTypes=[IMAGE]):
+            answer = await talk.http.post("/v1/images/generations", json={"prompt": "x"})
+            assert answer.json()["error"]["message"] == "model is missing: one of a, b"
+        assert (await talk.http.head("/api/hello")).status_code == 200
 
 
 async def test_a_configured_model_was_created_when_it_was_configured(redis_url: str, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ async def test_a_failure_before_the_first_byte_has_a_status(
         (HEAR, {"json": {"model": "ear"}}, 415, "multipart/form-data"),
         (HEAR, {"data": {"model": "ear"}, "files": {"other": b"x"}}, 400, "You must provide a file"),
         (HEAR, {"files": {"file": (None, "text"), "model": (None, "ear")}}, 400, "must be a file"),
-        (HEAR, {"files": FILE}, 400, "model parameter"),
+        (HEAR, {"files": FILE}, 400, "model is missing: one of"),
         (HEAR, {"data": {"model": "ear", "temperature": "hot"}, "files": FILE}, 400, "must be a number"),
         (HEAR, {"data": {"model": "ear", "stream": "yes"}, "files": FILE}, 400, "true or false"),
         (

@@ -19,6 +19,7 @@ from fairlane.gateway.calls.bodies import (
     parse_object,
     value_of,
 )
+from fairlane.gateway.calls.openai import read_chat, read_embedding, read_members
 from fairlane.gateway.calls.task_builder import is_name, payload_of, read_options
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.jsontext import MAX_DEPTH
@@ -44,6 +45,41 @@ def refused(body: bytes) -> str:
         parse(body)
     assert caught.value.status == 400
     return caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text", [rb"\ud83c", rb"\ud83c ", rb"a\uDF89b", rb"\ud83c\ud83c", rb"\ud83c\u0041", rb"\udf89\ud83c"]
+)
+@pytest.mark.parametrize("body", [b'{"a":"%b"}', b'{"a":[{"b":"%b"}],"c":1}', b'{"%b":1}'])
+def test_half_of_a_surrogate_pair_has_one_sentence(body: bytes, text: bytes) -> None:
+    sentence = r"The body holds half of a surrogate pair, such as \ud83c, which is no character"
+    assert refused(body % text) == sentence
+
+
+def test_a_body_that_is_cut_off_within_an_escape_says_so() -> None:
+    assert "half" not in refused(rb'{"a":"\ud83c\udf89')
+
+
+@pytest.mark.parametrize("nothing", ["null", '""', "[]", "[ ]", "{}"])
+def test_members_that_say_nothing_are_not_sent_on(nothing: str) -> None:
+    plain = b'{"model":"m","messages":[]}'
+    names = ("tools", "tool_choice", "stop", "user", "response_format", "stream", "stream_options", "n")
+    more = "".join(f',"{name}":{nothing}' for name in names)
+    body = b'{"model":"m"%b,"messages":[]}' % more.encode()
+    wanted, sent, _ = read_members(read_chat, body, parse_object(body))
+    assert (wanted.streamed, sent) == (None, plain)
+    embedded = b'{"input":[],"encoding_format":%b}' % nothing.encode()
+    assert read_members(read_embedding, embedded, parse_object(embedded))[1] == b'{"input":[]}'
+
+
+@pytest.mark.parametrize(("choice", "sent"), [("auto", True), ("none", True), ("required", False)])
+def test_a_choice_among_no_tools_says_nothing_or_is_rejected(choice: str, sent: bool) -> None:
+    body = b'{"messages":[],"tools":[],"tool_choice":"%b"}' % choice.encode()
+    if sent:
+        assert read_members(read_chat, body, parse_object(body))[1] == b'{"messages":[]}'
+    else:
+        with pytest.raises(ApiError, match="there are no tools"):
+            read_members(read_chat, body, parse_object(body))
 
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)

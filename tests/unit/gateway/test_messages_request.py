@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from refused import refused
 
 from fairlane.gateway.calls.messages.request import EFFORTS, INLINE_TOKENS, chat_of
-from fairlane.gateway.errors import ApiError
+from fairlane.gateway.errors import ApiError, anthropic_answer
 from fairlane.workers.adapters.dialects.anthropic.request import messages_request
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -253,7 +254,6 @@ def test_a_message_of_the_system_stays_where_it_is() -> None:
         ({"messages": []}, "messages"),
         ({"messages": None}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "x", "name": "n"}]}, "messages[0].name"),
         (first("user", text("x", flavour=1)), f"{BLOCK}.flavour"),
@@ -280,7 +280,6 @@ def test_a_message_of_the_system_stays_where_it_is() -> None:
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
         ({"tools": [TOOL, {"name": "x"}]}, "tools[1].input_schema"),
         ({"tools": [{**TOOL, "input_schema": "x"}]}, "tools[0].input_schema"),
-        ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading"),
         ({"tools": [{**TOOL, "input_examples": [{}]}]}, "tools[0].input_examples"),
         ({"tools": [{**TOOL, "allowed_callers": ["code_execution_20250825"]}]}, "tools[0].allowed_callers"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
@@ -305,6 +304,49 @@ def test_what_cannot_be_said_is_refused_by_its_name(request_: dict[str, Any], pl
         chat(**request_)
     assert (caught.value.status, caught.value.param) == (400, place)
     assert caught.value.message.startswith(f"{place}: ")
+
+
+NOTHING: list[Any] = [None, "", [], {}]
+
+
+@pytest.mark.parametrize("nothing", NOTHING)
+def test_members_that_say_nothing_are_as_if_absent(nothing: Any) -> None:
+    names = ("system", "stop_sequences", "tools", "tool_choice", "metadata", "thinking", "output_config", "x")
+    assert chat(**dict.fromkeys(names, nothing)) == chat()
+    call = {"role": "assistant", "content": [USE]}
+    assert messages({"role": "user", "content": nothing}, call, {"role": "assistant"}) == messages(
+        {"role": "user", "content": ""}, call, {"role": "assistant", "content": []}
+    )
+
+
+def test_a_thread_is_rejected_so_that_anthropics_sdks_continue_without_one() -> None:
+    error = refused(lambda: chat(thread={"type": "create"}))
+    answer = json.loads(anthropic_answer(error, "req_1").body)
+    assert answer["error"]["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
+
+
+def test_a_tool_of_anthropics_own_is_dropped_if_the_operator_says_so() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    asked = chat_of(
+        fields_of({"model": "m", "max_tokens": 9, "messages": HI, "tools": [search, TOOL]}),
+        stream=False,
+        hosted_tools="drop",
+    )
+    assert json.loads(asked.payload) == chat(tools=[TOOL])
+
+
+def test_all_tools_are_offered_and_a_tool_that_was_found_is_named() -> None:
+    assert chat(tools=[{**TOOL, "defer_loading": True}]) == chat(tools=[TOOL])
+    found = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": [{"type": "tool_reference", "tool_name": "f"}],
+    }
+    (said,) = messages(user(found))
+    assert said["content"] == [{"type": "text", "text": "f"}]
 
 
 def test_an_estimate_does_not_count_images_by_their_bytes() -> None:

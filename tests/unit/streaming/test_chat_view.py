@@ -167,6 +167,17 @@ def test_a_result_with_everything_becomes_a_whole_stream() -> None:
     assert shown[-1]["usage"]["total_tokens"] == 2
 
 
+def test_a_stream_has_one_id_also_if_it_waited() -> None:
+    log = Log().start().chunk("extra", {"response": {"id": "chatcmpl-up", "service_tier": "default"}})
+    log.text("Hi").chunk("extra", {"response": {"system_fingerprint": "fp"}}).text("!").done()
+    for waited, expected in ((False, "chatcmpl-up"), (True, f"chatcmpl-{TASK}")):
+        view = ChatStreamView(INFO)
+        waiting = view.queue_chunk(Place(1, 0, 0, 0)) if waited else b""
+        *shown, _ = frames(waiting + b"".join(view.feed(event) for event in log.events))
+        assert {frame.json["id"] for frame in shown} == {expected}
+        assert shown[-1].json["system_fingerprint"] == "fp"
+
+
 def test_a_waiting_stream_gets_chunks_that_clients_can_parse() -> None:
     for include_usage, place in ((False, Place(3, 2000, 900, 4000)), (True, Place(1, 0, 0, 0))):
         (frame,) = frames(ChatStreamView(INFO, include_usage).queue_chunk(place))

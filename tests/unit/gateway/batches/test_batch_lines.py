@@ -61,7 +61,7 @@ async def test_a_good_file() -> None:
         (b'{"custom_id":"\xc3"}', "invalid_json_line", "is not valid UTF-8"),
         (line(custom_id=...), "missing_required_parameter", "custom_id is missing"),
         (line(custom_id=7), "invalid_type", "custom_id must be a string"),
-        (line(custom_id=""), "invalid_custom_id", "1 to 256 characters"),
+        (line(custom_id=""), "missing_required_parameter", "custom_id is missing"),
         (line(custom_id="x" * 257), "invalid_custom_id", "1 to 256 characters"),
         (line(custom_id="x" * 9000), "invalid_type", "custom_id must be a string"),
         (line(method="GET"), "invalid_method", "must be POST"),
