@@ -3,7 +3,7 @@
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.endpoints.payloads import worker_payload
 from fairlane.gateway.permits.gate import LEFT_UNREPORTED
-from fairlane.gateway.settings import ModelSettings, Settings
+from fairlane.gateway.settings import Settings
 from fairlane.queues.scheduler import Ends, Limits
 from fairlane.queues.tasks import Fragment
 from fairlane.streaming.events import cancelled_end, fragment_error
@@ -24,10 +24,6 @@ ENDS = Ends(
         fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
     ),
 )
-TIGHTENS_BY = 4
-"""Ratio of a configured time limit to its tightest adaptive value."""
-TIGHTENS_MS = (2000, 20_000)
-"""Range of new tasks' waiting times over which adaptive limits tighten."""
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -39,18 +35,6 @@ def limits_of(settings: Settings) -> Limits:
         max_queued_bytes=settings.max_queued_bytes,
         max_retained_bytes=settings.max_retained_bytes,
         max_outbox=settings.tuning.outbox_max_entries,
-    )
-
-
-def _output_limits(model: ModelSettings) -> OutputLimits:
-    if not model.adaptive_timeouts:
-        return OutputLimits(model.first_output_ms, model.silence_ms)
-    first, silence = model.first_output_ms, model.silence_ms
-    return OutputLimits(
-        *(first, silence),
-        first and max(first // TIGHTENS_BY, 1),
-        silence and max(silence // TIGHTENS_BY, 1),
-        *TIGHTENS_MS,
     )
 
 
@@ -68,7 +52,7 @@ def dispatch_settings(current: ActiveConfig) -> DispatchSettings:
         max_output_bytes=settings.max_output_bytes,
         debug_events=settings.llm_debug and settings.environment != "production",
         output_limits={
-            name: _output_limits(model)
+            name: OutputLimits(model.first_output_ms, model.silence_ms, model.adaptive_timeouts)
             for name, model in current.overlay.settings.models.items()
             if model.first_output_ms or model.silence_ms
         },

@@ -53,7 +53,6 @@ KEYS = (
         "queue:model with held flows -> user last let go", "emptied with the next"),
     Key("at_limit_flows", "at_limit_flows:{queue}:{#model}:{model}:{subject}", "zset",
         "user -> start tag, of held flows", "emptied by ending"),
-    Key("answers", "answers:{period}:{model}", "hash", "bin of a time -> answers of a period that took so long", "EXPIRE 40 min"),
     Key("mean_ms", "mean_ms:{#model}:{model}:{user}", "string", "mean duration of one user's attempts, ms", "EXPIRE 1 h"),
     Key("mean_output", "mean_output:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
     Key("name_cooldown", "name_cooldown:{model}", "string",

@@ -271,13 +271,9 @@ class Scheduler:
         reply = await self._link.run("read_limits", user, key_limits, user_limits)
         return list(read_allowance(reply))
 
-    async def model_load(self, model: str, period_ms: int, seen: Mapping[str, int]) -> ModelLoad:
-        """How crowded a model is; adds the answers that were `seen` here, by the names of their bins.
-
-        What is asked again, as the reply was lost, may be counted twice.
-        """
-        told = [part for pair in seen.items() for part in pair]
-        return read_model_load(await self._link.run("measure_load", model, period_ms, *told))
+    async def model_load(self, model: str) -> ModelLoad:
+        """Return the load of a model. Raise StoreError."""
+        return read_model_load(await self._link.run("measure_load", model))
 
     async def balance(self, subject: str) -> Balance | None:
         """What a key or user can pay with; None: SQL knows."""

@@ -11,7 +11,7 @@ from fairlane.gateway.metrics.store_gauges import Rows
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.inspector import StoreInspector, StoreSnapshot
 from fairlane.queues.metrics import Recorder
-from fairlane.workers.server.limits.congestion import ModelLimits
+from fairlane.workers.server.congestion import ModelLimits
 
 
 @dataclass(frozen=True, slots=True)

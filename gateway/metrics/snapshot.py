@@ -7,7 +7,7 @@ import msgspec
 
 from fairlane.gateway.metrics.store_gauges import StoreGauge
 from fairlane.queues.metrics import Recorder
-from fairlane.workers.server.limits.congestion import ModelLimits
+from fairlane.workers.server.congestion import ModelLimits
 
 Labels = tuple[str, ...]
 
@@ -37,9 +37,9 @@ def take_snapshot(
     label have one limit, and the longest silence."""
     output_limits: dict[Labels, float] = {}
     for model, of_model in limits.items():
-        for kind, limit in (("first_output", of_model.first_output), ("silence", of_model.silence)):
+        for kind, limit in (("first_output", of_model.first_output_ms), ("silence", of_model.silence_ms)):
             if limit is not None:
-                output_limits[metrics.label(model), kind] = limit.ms / 1000
+                output_limits[metrics.label(model), kind] = limit / 1000
     longest: dict[Labels, float] = {}
     for model, silent_s in silences.items():
         label = (metrics.label(model),)

@@ -20,7 +20,7 @@ from fairlane.queues.inspect.inspector import StoreInspector
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
 from fairlane.workers.server.background import observe
-from fairlane.workers.server.limits.congestion import Congestion
+from fairlane.workers.server.congestion import Congestion
 
 
 class OverviewReader:

@@ -11,8 +11,7 @@ from fairlane.queues.failures import category_of
 from fairlane.queues.inspect.inspector import Model, Queue, ReplicaInfo
 from fairlane.queues.tasks import TERMINAL, asked_model
 from fairlane.queues.versions import Configuration
-from fairlane.workers.server.limits.congestion import ModelLimits
-from fairlane.workers.server.limits.tightening import EffectiveLimit
+from fairlane.workers.server.congestion import ModelLimits
 
 MAX_MODELS = 8
 """Models of a worker that its row names."""
@@ -67,21 +66,8 @@ def configuration_row(own: Configuration | None, effective: Configuration | None
 
 def limits_row(limits: ModelLimits) -> dict[str, Any]:
     """Return a model's time limits for output, as this replica applies them now, and the reason."""
-
-    def row(limit: EffectiveLimit | None) -> dict[str, Any] | None:
-        return (
-            None
-            if limit is None
-            else {
-                "ms": round(limit.ms),
-                "targetMs": round(limit.target_ms),
-                "reason": limit.why,
-                "p99Ms": None if limit.p99_ms is None else round(limit.p99_ms),
-                "answers": limit.answers,
-            }
-        )
-
-    return {"firstOutput": row(limits.first_output), "silence": row(limits.silence), "waitMs": limits.wait_ms}
+    first, silence, reason, wait = limits.first_output_ms, limits.silence_ms, limits.reason, limits.wait_ms
+    return {"firstOutputMs": first, "silenceMs": silence, "reason": reason, "waitMs": wait}
 
 
 def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:

@@ -26,7 +26,6 @@ WAIT_S = 1.0
 """How long the wait of an endpoint's line is cached."""
 UNKNOWN_MS = 5 * SECOND_MS
 """Retry-After if the wait is unknown."""
-PERIOD_MS = 600_000
 _REPORTED = fragment_done(b'{"used":true,"reported":true}', None, None)
 LEFT_UNREPORTED = fragment_done(b'{"used":true,"reported":false}', None, None)
 """The end of a task whose permit was used, and whose call's end was not reported in time."""
@@ -130,7 +129,7 @@ class Gate:
             last_ms = UNKNOWN_MS if wait is None else wait.ms
             self._waits[endpoint] = _Wait(last_ms, now + WAIT_S)
             try:
-                load = await self._scheduler.model_load(known.model, PERIOD_MS, {})
+                load = await self._scheduler.model_load(known.model)
             except StoreError:
                 return last_ms
             ms = UNKNOWN_MS if load is None or load.wait_ms is None else load.wait_ms

@@ -196,8 +196,8 @@ class ModelSettings(SettingsPart):
     """Time between two outputs of a worker, after the first. Not set: no limit, as above."""
 
     adaptive_timeouts: bool = False
-    """Whether `first_output` and `silence` tighten, to a quarter at most, while the model's queue makes new tasks wait for
-    2 to 20 s, so that slots are free sooner. They relax as the queue drains, and stay above what answers take.
+    """Whether `first_output` and `silence` shrink, to a quarter at most, while the model's queue makes new tasks wait for
+    2 to 20 s, so that slots are free sooner. They return as the queue drains.
     """
 
     fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] = []

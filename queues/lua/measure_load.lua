@@ -1,23 +1,11 @@
--- measure_load: how long a model's queue makes those wait who come now, and how long its answers took; adds those that a replica saw
+-- measure_load: how long a model's queue makes new tasks wait
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  model
--- ARGV[2]  how long answers are counted together, ms; those of so long ago, and of twice as long, are returned, too
--- ARGV[3]… name of a bin, number, …: of answers that came since the last call
--- returns  {why it begins nothing: 'paused', 'cooldown', 'no_worker', 'breaker_open', 'throttled' or ''; the wait (ms), or -1: too little is known;
---          {bin, number, …} of each period}
+-- returns  {why it begins nothing: 'paused', 'cooldown', 'no_worker', 'breaker_open', 'throttled' or ''; the wait (ms), or -1: too little is known}
 -- The wait is how long it takes, at the pace at which tasks leave now, until all that wait have begun (Little's law): over all lanes
 -- that may start something, as the next task may go into any of them.
-script('measure_load', nil, function(ARGV)
-  local m, length = ARGV[1], tonumber(ARGV[2])
-  local period = math.floor(NOW / length)
-  if ARGV[3] then
-    local counted = keys.answers(whole(period), m)
-    for i = 3, #ARGV, 2 do call('HINCRBY', counted, ARGV[i], ARGV[i + 1]) end
-    call('PEXPIRE', counted, whole(4 * length))
-  end
-  local answers = {}
-  for ago = 0, 2 do answers[ago + 1] = call('HGETALL', keys.answers(whole(period - ago), m)) end
-
+script('measure_load', 'no-writes', function(ARGV)
+  local m = ARGV[1]
   local s = call('HMGET', keys.model(m), unpack(ALL_RULES))
   local why = ''
   if s[3] == '1' then why = 'paused'
@@ -40,6 +28,6 @@ script('measure_load', nil, function(ARGV)
       end
     end
   end
-  if pace == 0 and unknown then return { why, -1, answers } end
-  return { why, pace > 0 and math.ceil(waiting / pace) or 0, answers }
+  if pace == 0 and unknown then return { why, -1 } end
+  return { why, pace > 0 and math.ceil(waiting / pace) or 0 }
 end)

@@ -17,7 +17,7 @@ from fairlane.streaming.hub import Hub
 from fairlane.streaming.structured.checker import Checker
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.cancel import Cancels
-from fairlane.workers.server.limits.congestion import Congestion
+from fairlane.workers.server.congestion import Congestion
 from fairlane.workers.server.maintenance import Maintenance
 from fairlane.workers.server.offers.health import Health
 from fairlane.workers.server.offers.offers import Offers

@@ -9,22 +9,12 @@ from fairlane.queues.tasks import Grant
 
 @dataclass(frozen=True, slots=True)
 class OutputLimits:
-    """How long a model's worker may stay silent, ms; None: no limit.
-
-    If there is a lower bound, the limit follows the model's queue: it tightens while new tasks wait for `tightens_from_ms` to
-    `tightens_to_ms`.
-    """
+    """How long a model's worker may stay silent, ms; None: no limit."""
 
     first_output_ms: int | None = None
     silence_ms: int | None = None
-    first_output_least_ms: int | None = None
-    silence_least_ms: int | None = None
-    tightens_from_ms: int = 0
-    tightens_to_ms: int = 1
-
-    @property
-    def follows(self) -> bool:
-        return self.first_output_least_ms is not None or self.silence_least_ms is not None
+    adaptive: bool = False
+    """Whether the limits follow the model's queue (`congestion.py`)."""
 
 
 @dataclass(slots=True)
@@ -58,10 +48,6 @@ class DispatchSettings:
         if self.complete is None or not is_reserved(grant.asked):
             return payload
         return self.complete(grant.asked, payload)
-
-    def limits_of(self, grant: Grant) -> OutputLimits | None:
-        """How long the worker of a task may stay silent."""
-        return self.output_limits.get(grant.model)
 
     def take_over(self, other: "DispatchSettings") -> None:
         """Become like another one."""

@@ -1,7 +1,7 @@
 """Permits: valid signatures, and how the gate asks the store."""
 
 import asyncio
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -53,9 +53,9 @@ class Store:
         self.asked.append("leave")
         return PermitEnd.ENDED
 
-    async def model_load(self, model: str, period_ms: int, seen: Any) -> ModelLoad:
+    async def model_load(self, model: str) -> ModelLoad:
         self.asked.append("congestion")
-        return ModelLoad("", self.wait_ms, {})
+        return ModelLoad("", self.wait_ms)
 
 
 class Knock:

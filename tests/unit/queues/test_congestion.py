@@ -1,6 +1,4 @@
-"""How long a model's queue makes those wait who come now, and how long its answers took, as every replica is told."""
-
-from collections.abc import Mapping
+"""How long a model's queue makes new tasks wait."""
 
 import pytest
 from tests.support.direct import World, drive
@@ -8,12 +6,11 @@ from tests.support.pool import Pool
 
 from fairlane.queues.inspect.load import ModelLoad
 
-PERIOD_MS = 600_000
 HOUR_MS = 3_600_000
 
 
-def look(pool: Pool, seen: Mapping[str, int] | None = None, model: str = "m") -> ModelLoad:
-    found: ModelLoad = drive(pool.scheduler.model_load(model, PERIOD_MS, seen or {}))
+def look(pool: Pool, model: str = "m") -> ModelLoad:
+    found: ModelLoad = drive(pool.scheduler.model_load(model))
     return found
 
 
@@ -30,13 +27,13 @@ def flowing(pool: Pool, number: int, every_ms: int = 1000) -> None:
 
 
 def test_an_unknown_model_has_no_wait(world: World) -> None:
-    assert look(Pool(world), model="nobody") == ModelLoad("no_worker", 0, {})
+    assert look(Pool(world), model="nobody") == ModelLoad("no_worker", 0)
 
 
 def test_an_idle_model_has_no_wait(world: World) -> None:
     pool = Pool(world, limit=1)
     flowing(pool, 10)
-    assert look(pool) == ModelLoad("", 0, {})
+    assert look(pool) == ModelLoad("", 0)
 
 
 def test_the_wait_is_what_waits_at_the_pace_at_which_it_leaves(world: World) -> None:
@@ -100,16 +97,3 @@ def test_a_lane_that_may_start_nothing_makes_no_newcomer_wait(world: World) -> N
     assert (look(pool).wait_ms or 0) > 4000
     pool.set_queue("free", paused=True)
     assert look(pool).wait_ms == 0
-
-
-def test_answers_of_all_replicas_are_added_up_and_forgotten_after_two_to_three_periods(world: World) -> None:
-    here, there = Pool(world), Pool(world, "r2")
-    look(here, {"first:3": 2, "gap:1": 1})
-    assert look(there, {"first:3": 1}).answers == {"first:3": 3, "gap:1": 1}
-    world.advance(PERIOD_MS)
-    assert look(there, {"first:5": 1}).answers == {"first:3": 3, "gap:1": 1, "first:5": 1}
-    world.advance(2 * PERIOD_MS)
-    assert look(here).answers == {"first:5": 1}
-    assert look(here, model="other").answers == {}
-    for key in world.call("KEYS", world.keys("answers", period="*", model="m")):
-        assert 0 < world.call("PTTL", key) <= 4 * PERIOD_MS

@@ -367,20 +367,14 @@ const queueTable = () =>
     "queues.title",
   );
 
-/** How long a model may be silent, as it holds now; where its queue moves that, reason, and where it goes. */
+/** How long a model may be silent, as it holds now, and why. */
 const limitLines = limits =>
   ["firstOutput", "silence"]
-    .filter(name => limits?.[name])
+    .filter(name => limits?.[`${name}Ms`])
     .map(name => {
-      const { ms, targetMs, reason, p99Ms, answers } = limits[name];
-      const wait = duration(limits.waitMs);
-      const long = [
-        t(`limit.${name}.long`),
-        t(`limit.reason.${reason}`, { wait }),
-        targetMs === ms ? "" : t("limit.target", { time: duration(targetMs) }),
-        p99Ms === null ? "" : t("limit.answers", { n: number(answers), time: duration(p99Ms) }),
-      ];
-      return h("span", { class: reason === "long_queue" || reason === "answers" ? "sub warn" : "sub", title: long.filter(Boolean).join(" ") }, t(`limit.${name}`, { time: duration(ms) }));
+      const long = [t(`limit.${name}.long`), t(`limit.reason.${limits.reason}`, { wait: duration(limits.waitMs) })];
+      const look = { class: limits.reason === "long_queue" ? "sub warn" : "sub", title: long.join(" ") };
+      return h("span", look, t(`limit.${name}`, { time: duration(limits[`${name}Ms`]) }));
     });
 /** The upstreams of a model's row whose breakers are open, by name. */
 const openOf = ({ upstreams }) => (upstreams ?? []).filter(one => one.breaker === "open").map(one => one.upstream || t("upstream.unnamed"));

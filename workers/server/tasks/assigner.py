@@ -126,7 +126,7 @@ class Assigner:
         attempt = Attempt(effects, grant, worker, writer, span)
         worker.attempts[attempt.key] = attempt
         self._attempts.add(attempt)
-        self._timeouts.begin(attempt)
+        self._timeouts.check(attempt)
         self._pool.touch(worker)
         effects.deliver(grant.task_id, [Event(grant.epoch, grant.start_seq, "start", grant.start.encode())])
         return attempt

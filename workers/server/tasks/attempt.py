@@ -57,7 +57,7 @@ from fairlane.workers.protocol import (
     worker_code,
 )
 from fairlane.workers.server.pool import Mismatch, Worker
-from fairlane.workers.server.settings import DispatchSettings, OutputLimits
+from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.tasks.chains import StageDone
 from fairlane.workers.server.tasks.steps import (
     BEFORE_THE_END,
@@ -152,7 +152,7 @@ class Attempt:
 
     `key` names it in the worker's messages. `answered` is true once the worker's result has come, whatever became of it: it
     is then acknowledged when the attempt is over, and what follows it is out of order. `end` is how it ends, once that is known.
-    `output_at` is when it last sent output or its result, `longest_gap` the longest time without any since the first (s);
+    `output_at` is when it last sent output or its result;
     `progress_at` when it last reported progress.
     """
 
@@ -180,8 +180,6 @@ class Attempt:
         "grant",
         "granted_at",
         "key",
-        "limits",
-        "longest_gap",
         "missing",
         "output_at",
         "phase",
@@ -208,8 +206,7 @@ class Attempt:
         self.key = key_of(grant, worker)
         self.phase = Phase.SENT
         self.granted_at = self.started_at = self.output_at = effects.time()
-        self.first_output_at = self.longest_gap = self.progress_at = 0.0
-        self.limits: OutputLimits | None = None
+        self.first_output_at = self.progress_at = 0.0
         """On its silence, as they were at its grant; None: as they are configured."""
         self.renewed_at = 0.0
         self.stopping_since = self.stop_until = 0.0
@@ -366,7 +363,6 @@ class Attempt:
                     return fault
         if not self.first_output_at and self.writer.chunks:
             self.first_output_at = self.output_at
-            self.longest_gap = 0.0
             self._effects.began_output(self)
             self.sent()  # what has been answered has left
         self.writer.pump()
@@ -374,10 +370,7 @@ class Attempt:
 
     def _came(self) -> None:
         """Its worker sent output, or its result."""
-        now = self._effects.time()
-        if (gap := now - self.output_at) > self.longest_gap:
-            self.longest_gap = gap
-        self.output_at = now
+        self.output_at = self._effects.time()
 
     def _delta(self, delta: Delta) -> str | None:
         chunk, index = self._chunk, delta.index

@@ -257,7 +257,6 @@ class AttemptEffects:
         if advanced.outcome == "ended" and isinstance(step.then, ChainEnd) and not is_part(attempt.grant):
             self._account(attempt, step.then.state, step.then.code, step.used, step.then)
             return
-        self._timeouts.completed(attempt)
         self._health.ended(attempt.worker, attempt.grant.model, State.COMPLETED, "", "")
         if attempt.span is not None:
             trace_end(attempt.span, State.COMPLETED, "", step.used)
@@ -420,7 +419,7 @@ class AttemptEffects:
 
     def began_output(self, attempt: Attempt) -> None:
         """Record an attempt's first output in the metrics and its span. Silence counts from now on."""
-        self._timeouts.began_output(attempt)
+        self._timeouts.check(attempt)
         grant = attempt.grant
         since_ms = attempt.since_submission_ms(attempt.first_output_at)
         self._scheduler.metrics.began_output(grant.model, grant.task_type, since_ms)
@@ -438,8 +437,6 @@ class AttemptEffects:
             if state is State.COMPLETED or code == "JSON_PARSE_FAILED":
                 self._scheduler.metrics.count(REPAIRS, grant.model, "failed" if code else "repaired")
         ended = self._ended_task(attempt, chain) if state is State.FAILED else None
-        if state is State.COMPLETED or chain is not None:
-            self._timeouts.completed(attempt)
         works = chain is not None or (attempt.end is not None and attempt.end.blameless)
         said = ended.sentence if ended else ""
         self._health.ended(attempt.worker, grant.model, State.COMPLETED if works else state, code, said)

@@ -1,1 +1,0 @@
-"""Limits on the silence of a model that follow how long its queue is."""
