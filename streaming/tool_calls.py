@@ -4,7 +4,7 @@ Read once, at the entrance of the log. Everything behind it goes by `index`.
 """
 
 import re
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -56,32 +56,6 @@ class Arguments:
         return self._begun and self._depth <= 0 and not self._in_string
 
 
-_Said = Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class _Function(Struct, gc=False):
-    name: _Said
-    arguments: str
-
-
-class _WholeCall(Struct, gc=False):
-    id: _Said
-    type: _Said
-    function: _Function
-
-
-class _Message(Struct, gc=False):
-    tool_calls: list[_WholeCall] | None = None
-
-
-class _Choice(Struct, gc=False):
-    message: _Message
-
-
-class _Completion(Struct, gc=False):
-    choices: list[_Choice]
-
-
 class Place(Struct, gc=False):
     """A call delta in the normal form, as far as its index."""
 
@@ -102,7 +76,6 @@ class Piece(Place, gc=False):
 
 read_place = msgspec.json.Decoder(Place).decode
 read_pieces = msgspec.json.Decoder(list[Piece]).decode
-_completion = msgspec.json.Decoder(_Completion).decode
 
 
 class _Call:
@@ -216,28 +189,6 @@ def whole_calls(listed: bytes | None, task_id: str, choice: int) -> list[bytes]:
     """Return the calls of a whole message in the normal form, without their indexes."""
     calls = CallDeltas(task_id, choice).normal(listed, whole=True) if listed is not None else None
     return [b"{" + call.partition(b",")[2] for call in items(calls) or ()]
-
-
-def with_normal_calls(result: bytes, task_id: str) -> bytes:
-    """Return a whole chat completion with its calls in the normal form: as it is where they are, or where it is none."""
-    if b'"tool_calls"' not in result:
-        return result
-    try:
-        completion = _completion(result)
-    except msgspec.MsgspecError:
-        pass
-    else:
-        ids = [call.id for choice in completion.choices for call in choice.message.tool_calls or ()]
-        if len(ids) == len(set(ids)):
-            return result
-    found = members(result) or {}
-    choices = [members(raw) or {} for raw in items(found.get("choices")) or ()]
-    for number, choice in enumerate(choices):
-        message = members(choice.get("message")) or {}
-        if kind_of(message.get("tool_calls")):
-            calls = b",".join(whole_calls(message["tool_calls"], task_id, number))
-            choice["message"] = Raw(msgspec.json.encode({**message, "tool_calls": Raw(b"[%b]" % calls)}))
-    return msgspec.json.encode({**found, "choices": choices}) if choices else result
 
 
 def _made_id(task_id: str, choice: int, index: int) -> bytes:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.streaming.tool_calls import MAX_CALLS, CallDeltas, with_normal_calls
+from fairlane.streaming.tool_calls import MAX_CALLS, CallDeltas
 
 TASK = "0191f0aa-1111-8222-8333-444455556666"
 MADE = "call_0191f0aa111182228333444455556666"
@@ -134,30 +134,4 @@ def test_a_custom_call_and_members_that_are_not_known_pass_through() -> None:
     more = {"index": 0, "custom": {"input": "s"}}
     assert json.loads(deltas.normal(json.dumps([{**more, "id": "a", "type": "custom"}]).encode()) or b"") == [
         more
-    ]
-
-
-def whole(*calls: Any) -> bytes:
-    return json.dumps(
-        {"id": "up", "choices": [{"index": 0, "message": {"content": None, "tool_calls": list(calls)}}]}
-    ).encode()
-
-
-GOOD = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-
-
-@pytest.mark.parametrize(
-    "result", [whole(GOOD), b'{"choices":[]}', b'"tool_calls"', b'{"tool_calls":3}', b"null"]
-)
-def test_a_result_in_the_normal_form_stays_as_it_is(result: bytes) -> None:
-    assert with_normal_calls(result, TASK) is result
-
-
-def test_the_calls_of_a_whole_answer_get_ids_of_their_own_and_strings() -> None:
-    result = with_normal_calls(whole(GOOD, GOOD, piece(None, "", "f", {"a": 1}), None), TASK)
-    calls = json.loads(result)["choices"][0]["message"]["tool_calls"]
-    assert calls == [
-        GOOD,
-        {**GOOD, "id": MADE + "1"},
-        {"id": MADE + "2", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
     ]

@@ -29,7 +29,7 @@ from fairlane.streaming.structured.checker import Verdict
 from fairlane.streaming.structured.output_texts import Collected
 from fairlane.streaming.structured.repair import repair_request
 from fairlane.streaming.structured.requirements import MAX_TEXT_BYTES, schema_of, texts_to_check
-from fairlane.streaming.tool_calls import CallDeltas, with_normal_calls
+from fairlane.streaming.tool_calls import CallDeltas
 from fairlane.streaming.views.choice import choices_of_result, finish_of_result, said_bytes
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
@@ -42,6 +42,7 @@ from fairlane.streaming.views.usage import (
     usage_of_both,
 )
 from fairlane.streaming.writer import TaskWriter, bytes_of
+from fairlane.workers.adapters.dialects.chat import Head
 from fairlane.workers.protocol import (
     MAX_PAUSE_MS,
     Cancel,
@@ -71,6 +72,7 @@ from fairlane.workers.server.tasks.steps import (
     Requeue,
     Step,
 )
+from fairlane.workers.server.tasks.whole_answers import normal_answer
 from fairlane.workers.tasktypes import MEDIA
 from fairlane.workers.tracing import Span
 
@@ -473,7 +475,7 @@ class Attempt:
         usage, used = _raw(message.usage), self._used(message)
         result = bytes(message.result)
         if self.grant.task_type == "openaiLike":
-            result = with_normal_calls(result, self.grant.task_id)
+            result = normal_answer(result, Head(self.grant.task_id, self.grant.asked, now_ms() // 1000))
         if used.estimated:
             usage = estimated_usage(used[:2], pick_usage(usage, result, self._last_usage))
         if self.grant.repaired is not None:
