@@ -7,6 +7,7 @@ message delays a reader but never loses it.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -61,6 +62,7 @@ class LiveLog:
         "_hub",
         "_waiting",
         "begun",
+        "deadline",
         "ended",
         "ephemeral",
         "ephemeral_epoch",
@@ -102,6 +104,8 @@ class LiveLog:
         self.readers = 0
         self.keep_alive = 0
         self.last_seen = hub.time()
+        self.deadline = math.inf
+        """When the task ends at the latest, for those that follow it (loop time)."""
         self.fetching: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -451,6 +455,10 @@ class Hub:
             self.release(feed)
             feed = self.open(feed.task_id)
         feed.user = record.fields["user"]
+        if (deadline := record.number("deadline")) and not record.fields.get(
+            "permit"
+        ):  # whose use may take longer
+            feed.deadline = self.time() + (deadline - record.now_ms) / 1000
         if top > feed.top:
             feed.skip_to(epoch, top, record.state in TERMINAL_STATES)
         self._show_last(feed, record)

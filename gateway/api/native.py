@@ -16,7 +16,7 @@ from fairlane.gateway.calls.endpoints import MEMBERS, endpoint_task, read_endpoi
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task, read_idempotency, same_task_key
 from fairlane.gateway.calls.prompts import FilledTemplate, fill_in
-from fairlane.gateway.calls.streams import serve
+from fairlane.gateway.calls.streams import OVERDUE_S, serve
 from fairlane.gateway.calls.task_builder import (
     OWN_FIELDS,
     build_task,
@@ -44,7 +44,6 @@ from fairlane.gateway.tasks.poll import (
 from fairlane.gateway.tasks.resume import read_cursor, resume
 from fairlane.gateway.tasks.submit import ran_by
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.gateway.tasks.wait import OVERDUE_S
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id

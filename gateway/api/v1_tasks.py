@@ -8,7 +8,7 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import RawObject, parse_object
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import OPTIONS, IdempotencyKey
-from fairlane.gateway.calls.streams import FailedBeforeStart, serve
+from fairlane.gateway.calls.streams import OVERDUE_S, FailedBeforeStart, serve
 from fairlane.gateway.calls.task_builder import Options, check_metadata
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import AnswerCut, Headers, bad_request, gateway_failed, task_failed
@@ -17,7 +17,7 @@ from fairlane.gateway.tasks.openai_tasks import build_openai_task
 from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.submit import LOST, ran_by
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
+from fairlane.gateway.tasks.wait import event_time
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader

@@ -28,6 +28,8 @@ from fairlane.streaming.views.sse import frame_parts
 
 SLICE = 128 * 1024
 """Bytes that are rendered, or written, in one step, plus one frame. Frames may be many times as large as their events."""
+OVERDUE_S = 2.0
+"""How long after a task's deadline a client is answered without its end: Redis, which reports it, fails or takes no writes."""
 STALE_S = 30.0
 """How long a reader waits for a Redis that does not answer, before its client is asked to return later."""
 REFUSALS = frozenset({"error", "cancelled"})
@@ -169,8 +171,8 @@ async def serve(
 ) -> bool:
     """Write the stream until it ends. Return True at its end, False if the client left, the gateway stops, or it is given up.
 
-    `give_up`: when a stream without events ends (loop time): after the deadline of its task. None: it reads a task of any
-    deadline, and ends after Redis has not answered for STALE_S.
+    `give_up`: when a stream without events ends (loop time). None: it follows a task, whose end Redis has not reported at its
+    deadline, or it ends after Redis has not answered for STALE_S.
     `kind`: the content type's headers, before `headers`. `first`: the first bytes; `opening` makes them if the head leaves
     before any event. `hold_s`: how long the head waits for the first bytes; before it is written this raises FailedBeforeStart,
     Lost, Interrupted (the gateway stops), TimeoutError at `give_up`, and `Request.gone()`. `resumable`: the client can read the
@@ -253,9 +255,11 @@ async def serve(
 
 def _due(give_up: float | None, reader: LogReader) -> float:
     """Return the loop time at which a stream without events ends."""
-    if give_up is not None:
-        return give_up
-    return math.inf if reader.feed is None else reader.feed.last_seen + STALE_S
+    feed = reader.feed
+    if give_up is not None or feed is None:
+        return give_up or math.inf
+    deadline = math.inf if feed.ended else feed.deadline + OVERDUE_S
+    return min(feed.last_seen + STALE_S, deadline)
 
 
 async def _start(request: Request, head: Headers) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
-from fairlane.gateway.calls.streams import OpenAnswers
+from fairlane.gateway.calls.streams import OVERDUE_S, OpenAnswers
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.errors import Headers, gateway_failed
 from fairlane.gateway.lifecycle import Lifecycle
@@ -17,9 +17,6 @@ from fairlane.streaming.hub import Hub, Interrupted, Lost, Reader
 from fairlane.streaming.results import Results
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
-
-OVERDUE_S = 2.0
-"""How long after its deadline a client is answered without the task's end: Redis, which reports it, fails or takes no writes."""
 
 
 class DisconnectWatch(Protocol):

@@ -46,6 +46,23 @@ async def test_native_streams_and_readers_end_while_redis_stays_unavailable(
         assert "STORE_UNAVAILABLE" in last_frame(background)
 
 
+async def test_a_reader_ends_behind_the_deadline_of_a_task_whose_end_redis_does_not_take(
+    own_redis: Server, tmp_path: Path
+) -> None:
+    limits = {"min_task_timeout_ms": 100, "keepalive_ms": 500}
+    async with talking(own_redis.url, tmp_path, **limits) as talk, talk.worker2(["m"]) as worker:
+        task_id = await talk.submit(model="m", timeout=1500)
+        await worker.take()
+        reader = talk.later(talk.http.get(f"/api/task/{task_id}/events"))
+        await until(lambda: len(talk.served.gateway.tasks.open_answers) == 1, "a reader")
+        with own_redis.client() as store:
+            store.config_set("min-replicas-to-write", "1")
+            async with asyncio.timeout(15):
+                read = await reader
+            store.config_set("min-replicas-to-write", "0")
+        assert '"reason":"store"' in last_frame(read)
+
+
 def last_frame(answer: httpx2.Response) -> str:
     return answer.text.strip().rpartition("\n\n")[2]
 
