@@ -19,50 +19,6 @@ from fairlane.queues.failures import failures_in_lua
 from fairlane.queues.idempotency import idempotency_in_lua
 from fairlane.queues.keys import keys_in_lua
 
-NAMES = (
-    "submit_task",
-    "take_tasks",
-    "append_events",
-    "mark_sent",
-    "publish_progress",
-    "finish_task",
-    "advance_chain",
-    "read_chain",
-    "requeue_task",
-    "cancel_task",
-    "confirm_recorded",
-    "load_balance",
-    "list_due_balances",
-    "adjust_balance",
-    "confirm_archived",
-    "mark_read",
-    "delete_task",
-    "renew_leases",
-    "sweep",
-    "read_task",
-    "search_tasks",
-    "read_limits",
-    "measure_load",
-    "follow_task",
-    "read_log",
-    "configure",
-    "create_override",
-    "update_override",
-    "set_settings",
-    "list_overrides",
-    "force_breaker",
-    "record_action",
-    "offer_models",
-    "update_presence",
-    "inspect_model",
-    "list_users",
-    "find_by_key",
-    "erase_user",
-    "check_rights",
-    "issue_permit",
-    "use_permit",
-    "release_permit",
-)
 SHARED = (
     "base",
     "chains",
@@ -144,11 +100,12 @@ class Library:
 def load_scripts(*, test_clock: bool = False) -> Library:
     """All scripts. With `test_clock` they read the time from a key instead of the server, for simulations."""
     folder = files("fairlane.queues") / "lua"
+    names = sorted(file.name[:-4] for file in folder.iterdir() if file.name.endswith(".lua"))
     parts = [("keys.py", keys_in_lua()), ("idempotency.py", idempotency_in_lua())]
     parts += [("failures.py", failures_in_lua())]
     parts += [("scripts.py", _TEST_CLOCK if test_clock else _REDIS_CLOCK)]
     parts += [(f"shared/{part}.lua", (folder / "shared" / f"{part}.lua").read_text()) for part in SHARED]
-    parts += [(f"{name}.lua", (folder / f"{name}.lua").read_text()) for name in NAMES]
+    parts += [(f"{name}.lua", (folder / f"{name}.lua").read_text()) for name in names]
     body = "".join(text for _, text in parts)
     name = LIBRARIES + sha1(body.encode()).hexdigest()[:12]  # noqa: S324 - distinguishes releases
     head = f"#!lua name={name}\nlocal LIBRARY = '{name}'\n"
@@ -157,5 +114,5 @@ def load_scripts(*, test_clock: bool = False) -> Library:
         begins.append(line)
         line += text.count("\n")
     commands = frozenset(f"{command} {sub}".rstrip() for command, sub in _CALL.findall(body))
-    functions = {script: f"{name}_{script}" for script in NAMES}
+    functions = {script: f"{name}_{script}" for script in names}
     return Library(name, head + body, [file for file, _ in parts], begins, commands, functions)
