@@ -10,10 +10,11 @@ from tests.support.direct import Connection, DirectLink, World
 from tests.support.servers import Server
 
 from fairlane.queues.keys import KEYS, MESSAGES, Keys, keys_in_lua, pool_prefix
-from fairlane.queues.store.scripts import NAMES, SHARED, load_scripts
+from fairlane.queues.store.scripts import SHARED, load_scripts
 
 FOLDER = files("fairlane.queues") / "lua"
 PARTS = [f"shared/{part}.lua" for part in SHARED]
+NAMES = list(load_scripts().functions)
 SCRIPTS = [f"{name}.lua" for name in NAMES]
 
 

@@ -27,6 +27,7 @@ app.kubernetes.io/component: gateway
 runAsNonRoot: true
 runAsUser: 10001
 runAsGroup: 10001
+fsGroup: 10001
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
