@@ -17,6 +17,8 @@ MAX_DEPTH = 128
 """Levels that what callers and workers send may be nested: who reads it has a parser that gives up at some hundreds."""
 NULL = b"null"
 EMPTY_STRING = b'""'
+NO_ARGUMENTS = b'"{}"'
+"""Those of a call that has none: clients read them as JSON."""
 
 _encode = msgspec.json.encode
 _object_decoder = msgspec.json.Decoder(dict[str, Raw])

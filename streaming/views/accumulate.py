@@ -4,7 +4,7 @@ Everything stays text: values are joined as they came, and only objects are look
 much memory as its pieces.
 """
 
-from fairlane.streaming.jsontext import items, join_object, kind_of, members
+from fairlane.streaming.jsontext import EMPTY_STRING, NO_ARGUMENTS, items, join_object, kind_of, members
 from fairlane.streaming.tool_calls import read_place
 
 _MAX_DEPTH = 16
@@ -26,12 +26,16 @@ class ToolCalls:
                 known.add(raw, join=True)
 
     def finished(self) -> list[bytes]:
-        """Whole tool call objects as a message holds them, in the order of their indices."""
-        return [_without_index(call) for call in self._calls.values()]
+        """Whole tool call objects as a message holds them, in the order of their indices; arguments are JSON."""
+        return [_finished(call) for call in self._calls.values()]
 
 
-def _without_index(call: "Value") -> bytes:
-    return join_object((name, value) for name, value in call.members().items() if name != "index")
+def _finished(call: "Value") -> bytes:
+    found = {name: value for name, value in call.members().items() if name != "index"}
+    function = members(found.get("function")) or {}
+    if bytes(function.get("arguments", b"")) == EMPTY_STRING:
+        found["function"] = join_object({**function, "arguments": NO_ARGUMENTS}.items())
+    return join_object(found.items())
 
 
 class Value:

@@ -28,9 +28,8 @@ from fairlane.gateway.calls.shapes import (
     string,
     text,
 )
-from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
+from fairlane.streaming.jsontext import EMPTY_STRING, NO_ARGUMENTS, join_object, json_string, kind_of, members
 from fairlane.streaming.views.choice import THOUGHTS
-from fairlane.streaming.views.responses.items import NO_ARGUMENTS
 from fairlane.streaming.views.responses.thoughts import unsealed
 from fairlane.streaming.views.responses.tools import INPUT, SEARCH, function_name
 

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from fairlane.streaming.jsontext import items, members, one_line
 
-NO_ARGUMENTS = b'"{}"'
-"""Those of a call that has none: clients read them as JSON."""
 COMPLETED, INCOMPLETE, IN_PROGRESS = b"completed", b"incomplete", b"in_progress"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import fairlane.streaming.views.responses.items as told
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import Event, read_done, read_usage, wait_members
-from fairlane.streaming.jsontext import EMPTY_STRING, json_string, kind_of, members, one_line
+from fairlane.streaming.jsontext import EMPTY_STRING, NO_ARGUMENTS, json_string, kind_of, members, one_line
 from fairlane.streaming.views.blocks.stream import BlockStreamView
 from fairlane.streaming.views.choice import thoughts_of
 from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
@@ -172,7 +172,7 @@ class ResponsesStreamView(BlockStreamView):
 
     def _end_arguments(self, item: _Item) -> bytes:
         """Return the last events of a call before its item is whole. A custom tool shows its input here, when it is known."""
-        frames = b"" if item.so_far else self._arguments(told.NO_ARGUMENTS)
+        frames = b"" if item.so_far else self._arguments(NO_ARGUMENTS)
         content = item.tool.content_of(b'"%b"' % bytes(item.so_far))
         if item.tool.item == b"function_call":
             return frames + self._of_item(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.streaming.views.accumulate import Value
+from fairlane.streaming.views.accumulate import ToolCalls, Value
 
 
 def joined(*pieces: Any, join: bool = True) -> Any:
@@ -41,6 +41,16 @@ def test_white_space_around_values_is_no_part_of_them() -> None:
     value.add(b"\t[ ] ", join=False)
     value.add(b" [2 , 3 ] ", join=False)
     assert json.loads(value.json()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("said", "whole"), [("", "{}"), ('{"a":1}', '{"a":1}')])
+def test_arguments_of_a_call_are_json_also_where_nothing_was_said(said: str, whole: str) -> None:
+    calls = ToolCalls()
+    for function in ({"name": "f", "arguments": ""}, {"arguments": said}):
+        calls.add(json.dumps([{"index": 0, "function": function}]).encode())
+    assert [json.loads(call) for call in calls.finished()] == [
+        {"function": {"name": "f", "arguments": whole}}
+    ]
 
 
 def test_a_value_takes_about_as_much_memory_as_its_pieces() -> None:
