@@ -496,23 +496,23 @@ class Scheduler:
         cause: Literal["lost", "failed", "falls", "declined", "repair"],
         begun: bool,
         end: Fragment | None = None,
-        who: str = "",
+        suspicion: str = "",
         hold_ms: int = 0,
         repair: Repair | None = None,
         unsent: bool = False,
         by: str = "",
+        grace_ms: int = 0,
     ) -> Ended:
         """Give a granted task back to its old place; it may end instead (output was seen, tries used up, no worker left).
 
         `cause`: the worker is lost, it failed in a way that a retry may fix, or only another model (`falls`), or it declined
-        (costs no try). `end`: what the task ends with when its tries are used up, instead of WORKER_LOST. `who` was lost, over
-        all its connections. `hold_ms`: nothing of the model starts for so long, because its provider said so to the worker `by`.
-        A task ends after 100 attempts anyhow, or 1,000 if the last was refused so.
-
+        (costs no try). `end`: what the task ends with when its tries are used up, instead of WORKER_LOST. `suspicion`: the
+        record's `last_lost`, if the task may be the reason that its worker was lost. `hold_ms`: nothing of the model starts for
+        so long, because its provider said so to the worker `by`. A task ends after 100 attempts anyhow, or 1,000 if the last was
+        refused so.
         `repair`, with the cause of this name: what its worker is given now. What its answer used is charged. It happens once a
-        task, and not behind its first output: else the task ends with `end`.
-
-        `unsent`: no worker has begun it, so it counts in no window of its model.
+        task, and not behind its first output: else the task ends with `end`. `unsent`: no worker has begun it, so it counts in
+        no window of its model. `grace_ms`: how long a task with a waiting caller waits if no worker is left.
         """
         ends = self._ends
         reply = await self._link.run(
@@ -523,7 +523,7 @@ class Scheduler:
             why,
             cause,
             b"1" if begun else b"0",
-            who,
+            suspicion,
             hold_ms,
             *(end or ends.worker_lost),
             *ends.no_worker,
@@ -531,6 +531,7 @@ class Scheduler:
             *(_repair_fields(repair) if repair else ()),
             *(("unsent", b"1") if unsent else ()),
             *(("by", by) if hold_ms else ()),
+            *(("grace", grace_ms) if grace_ms else ()),
         )
         outcome = reply[0].decode()
         if hold_ms and outcome != "stale":

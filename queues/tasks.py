@@ -171,6 +171,8 @@ class Grant(NamedTuple):
     """As `TaskSpec` has it."""
     stage: str = ""
     """What it runs of a chain: see `chains.running`; '' = its task is none."""
+    last_lost: str = ""
+    """Why it may be the reason that a worker was lost, as the record's field has it: see `suspects.py`."""
 
     @property
     def repairs(self) -> bool:

@@ -37,6 +37,8 @@ MAX_PAUSE_MS = 300_000
 """The longest pause that a failure's `retryAfterMs` can ask for. A worker that is rejected after it asks again."""
 
 MAX_UPSTREAM_CHARS = 100
+DEFAULT_MAX_MESSAGE_BYTES = 1 << 20
+"""What a worker takes in one message if `register` does not say: stock WebSocket clients close the connection on a larger one."""
 
 HTTP_TASK = "http"
 """The type of tasks that are calls of endpoints: any HTTP interfaces behind lines of their own."""
@@ -116,6 +118,12 @@ class ModelInfo(Struct, rename="camel", omit_defaults=True, frozen=True):
     owned_by: Annotated[str, Meta(min_length=1, max_length=100, pattern=PRINTABLE)] | None = None
 
 
+class Limits(Struct, rename="camel"):
+    """What a side takes: the largest message, in bytes."""
+
+    max_message_bytes: Annotated[int, Meta(ge=1, le=2**53 - 1)]
+
+
 # ---- worker to gateway --------------------------------------------------------------------------------------------------
 
 
@@ -129,6 +137,7 @@ class Register(_Message, tag="register"):
     unhealthy: Annotated[str, Meta(max_length=500, pattern=PRINTABLE)] | None = None
     upstream: Annotated[str, Meta(max_length=MAX_UPSTREAM_CHARS, pattern=PRINTABLE)] | None = None
     model_info: Annotated[dict[Name, ModelInfo], Meta(max_length=256)] | None = None
+    limits: Limits | None = None
     sdk: Sdk | None = None
     tags: (
         Annotated[dict[Name, Annotated[str, Meta(max_length=200, pattern=PRINTABLE)]], Meta(max_length=64)]
@@ -197,10 +206,6 @@ class Draining(_Message, tag="draining"):
 
 
 # ---- gateway to worker --------------------------------------------------------------------------------------------------
-
-
-class Limits(Struct, rename="camel"):
-    max_message_bytes: int
 
 
 class Registered(_Message, tag="registered"):

@@ -80,6 +80,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         "_stuck",
         "_stuck_s",
         "_turn",
+        "closed_by_peer",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -91,6 +92,8 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         self._over: asyncio.Future[tuple[int, str]] | None = None
         self._ended: tuple[int, str] | None = None
         """How the connection ended: code and reason."""
+        self.closed_by_peer = False
+        """The peer's close ended it."""
         self._mute = False
         """Nothing more is sent."""
         self._ahead: bytes | bytearray = b""
@@ -266,6 +269,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             return
         self.conn.events.clear()
         if frame.opcode is Opcode.CLOSE:
+            self.closed_by_peer = self._ended is None
             self._deaf = self._mute = True
             self.conn.parser = None  # type: ignore[assignment]
             self.handle_close(frame)

@@ -65,14 +65,14 @@ script('renew_leases', 'allow-oom', function(ARGV)
   end
   for i = at, #ARGV do
     local id = ARGV[i]
-    local state, linger, wd, dl, xd, m = unpack(call('HMGET', keys.task(id), 'state', 'linger', 'wait_deadline', 'deadline',
-      'attempt_deadline', 'model'))
+    local state, linger, wd, dl, xd, m, stranded = unpack(call('HMGET', keys.task(id), 'state', 'linger', 'wait_deadline',
+      'deadline', 'attempt_deadline', 'model', 'stranded_until'))
     if linger and (state == 'queued' or state == 'executing') then
       local leave = whole(NOW + num(linger))
       call('HSET', keys.task(id), 'linger_at', leave)
       local instant
       if state == 'queued' then
-        instant = wait_instant({ wait_deadline = wd, deadline = dl, linger_at = leave })
+        instant = wait_instant({ wait_deadline = wd, deadline = dl, linger_at = leave, stranded_until = stranded })
       else
         instant = run_instant({ attempt_deadline = xd, linger_at = leave }, num(call('ZSCORE', keys.slots(m), id)))
       end

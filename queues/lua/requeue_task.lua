@@ -7,12 +7,13 @@
 -- ARGV[5]  lost: the worker is gone | failed: it failed, a retry may help | falls: it failed, and only another model may help (these
 --          count a try if it had begun) | declined | repair: it has answered, and is asked again, once a task
 -- ARGV[6]  1: the worker had begun
--- ARGV[7]  who was lost, the same over all connections of a worker
+-- ARGV[7]  why the task may be the reason that its worker was lost (the record's `last_lost`)
 -- ARGV[8]  ms for which the model is held, because its provider said: not before (0: it is not); where its worker names an upstream,
 --          only that one; of those that share the line of '*' only the one that was asked for. Three times; a task that is refused more often stands aside by itself
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
 -- ARGV[15…] names and values of what comes with a cause: of a repair its `payload`, and what was used: `input` and `output`, tokens,
---          and `more` (records.lua); `unsent`, 1: no worker has begun it, and no request was sent; of a hold `by`: its worker
+--          and `more` (records.lua); `unsent`, 1: no worker has begun it, and no request was sent; `grace`: ms for which a task with a waiting
+--          caller waits if no worker is left; of a hold `by`: its worker
 -- returns  {'queued', when it may start a task (wake_or_note) or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (endings.lua), accounts of tasks that ended with it} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 script('requeue_task', 'allow-oom', function(ARGV)
@@ -50,7 +51,7 @@ script('requeue_task', 'allow-oom', function(ARGV)
   local works = repair ~= nil or upstreams.verdict_of(id, ARGV[4])
   if works ~= nil then upstreams.note(t, works, ARGV[4]) end
   local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0, alone_until,
-    repair)
+    repair, with.grace)
   local later = wake_or_note(t.model, {})
   if t.model ~= freed then wake(freed) end
   wake_elsewhere(t)

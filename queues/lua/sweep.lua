@@ -105,13 +105,18 @@ script('sweep', 'allow-oom', function(ARGV)
   end
 
   local function check_queued(id, t)
-    local waited, late = passed(t.wait_deadline), passed(t.deadline)
-    if not waited and not late and not passed(t.linger_at) then
+    local waited, late, stranded = passed(t.wait_deadline), passed(t.deadline), passed(t.stranded_until)
+    if stranded then
+      call('HDEL', keys.task(id), 'stranded_until')
+      t.stranded_until = nil
+      stranded = not is_offered(t.requested_model or t.model)
+    end
+    if not waited and not late and not stranded and not passed(t.linger_at) then
       call('ZADD', look, wait_instant(t), id)
       return
     end
-    if late or waited then
-      local why = late and timeout or queue_timeout
+    if late or waited or stranded then
+      local why = late and timeout or waited and queue_timeout or no_worker
       end_waiting(id, t, 'failed', 'error', chains.end_data(id, t, 'failed', why.rest), why.code)
     else
       if t.idempotency then release_name(id, t) end -- no reader has seen its end

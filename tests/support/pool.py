@@ -225,14 +225,17 @@ class Pool:
         *,
         begun: bool = False,
         end: Fragment | None = None,
-        who: str = "key/w1",
+        suspicion: str = "",
         hold_ms: int = 0,
         why: str = "gone",
         repair: Repair | None = None,
         unsent: bool = False,
+        grace_ms: int = 0,
     ) -> Ended:
-        more: dict[str, Any] = {"hold_ms": hold_ms, "repair": repair, "unsent": unsent}
-        call = self.scheduler.requeue(grant, why, cause=cause, begun=begun, end=end, who=who, **more)
+        more: dict[str, Any] = {"hold_ms": hold_ms, "repair": repair, "unsent": unsent, "grace_ms": grace_ms}
+        call = self.scheduler.requeue(
+            grant, why, cause=cause, begun=begun, end=end, suspicion=suspicion, **more
+        )
         result: Ended = drive(call)
         return result
 

@@ -14,6 +14,7 @@ from tests.support.streams import EventReader, events
 from websockets.asyncio.client import ClientConnection, connect
 
 SUBPROTOCOL = "fairlane.worker.v2"
+LARGE = {"maxMessageBytes": 64 << 20}
 NOBODY = "00000000-0000-8000-8000-000000000000"
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from fairlane.workers import protocol
 from fairlane.workers.sdk.address import DEFAULT_GATEWAY, websocket_url
+from fairlane.workers.sdk.connection import MAX_FRAME_BYTES
 from fairlane.workers.sdk.errors import shorten
 from fairlane.workers.sdk.handlers import Handler, Registry
 from fairlane.workers.sdk.supervisor import Supervisor
@@ -229,6 +230,7 @@ class Worker:
 
     def _register(self) -> protocol.Register:
         return protocol.Register(
+            limits=protocol.Limits(MAX_FRAME_BYTES),
             instance_id=self._instance_id,
             name=self.name[:200],
             models=self.registry.models,

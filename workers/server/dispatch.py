@@ -89,7 +89,8 @@ class Dispatcher:
             timeouts,
             tracer,
         )
-        slots.start, self._effects.move = assigner.start, assigner.move  # a slot goes round
+        slots.start = assigner.start  # a slot goes round
+        self._effects.move, self._effects.release_held = assigner.move, assigner.release_held
         self.stops = RemoteStops(scheduler, self._effects, background)
         self.maintenance = Maintenance(
             scheduler, hub, slots, self.attempts, self.payloads, self.offers, health, timeouts, settings

@@ -22,6 +22,8 @@ from fairlane.workers.server.tasks.steps import Phase
 RENEW_S = 5.0
 TICK_S = 1.0
 RETRY_S = 0.2
+SILENT_HOLD_MS = 1200
+"""Somewhat more than a tick."""
 MISSED_ACKS = 3
 
 
@@ -100,13 +102,17 @@ class Maintenance:
     def check_limits(self) -> None:
         """Local time limits of attempts and workers."""
         settings, now = self._settings, self._pool.time()
-        dead_after = settings.dead_after_ms / 1000
+        dead_after, ack_s = settings.dead_after_ms / 1000, settings.ack_ms / 1000
         for worker in self._pool:
             if worker.version >= 2 and now - worker.heard_at > dead_after:
                 worker.close(1011, "silent for too long")
+            elif worker.missed_acks and now - worker.heard_at > ack_s:
+                self._slots.hold(
+                    worker, SILENT_HOLD_MS
+                )  # it may hang: it gets nothing until it sends something
         for attempt in list(self._attempts.values()):
             worker = attempt.worker
-            if attempt.phase is Phase.SENT and attempt.waits_for_ack(now, settings.ack_ms / 1000):
+            if attempt.phase is Phase.SENT and attempt.waits_for_ack(now, ack_s):
                 worker.missed_acks += 1
                 attempt.unacknowledged()
                 self._slots.hold(worker, RETRY_REST_MS)

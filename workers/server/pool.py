@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from fairlane.queues.keys import is_reserved
-from fairlane.workers.protocol import ModelInfo
+from fairlane.workers.protocol import DEFAULT_MAX_MESSAGE_BYTES, ModelInfo
+from fairlane.workers.server.suspects import Suspicion
 from fairlane.workers.tasktypes import ANY_TYPE, covers, takes
 
 ANY = "*"
@@ -63,8 +64,9 @@ class Mismatch(enum.StrEnum):
     """Why a worker cannot run a task that another one may take."""
 
     TYPE = "task type not taken"
-    SIZE = "too large for version 1"
+    SIZE = "too large"
     REJECTED = "rejected as unsupported"
+    CLOSED = "closed its connection over it"
 
 
 class AttemptTable(dict[Any, Any]):
@@ -127,7 +129,8 @@ class Worker:
     counts its failures in a row, `failed_endpoint` is the model of the last one if that is an endpoint's, and `upstream` the
     server behind the worker ('': none named). `health.py` keeps `reported`, why the worker says that it cannot work,
     `failure_reason`, the failure that it had too often in a row (both are empty while it is healthy), `backoffs`, how often it
-    backed off since, and `probe_at`, until when.
+    backed off since, and `probe_at`, until when. `max_message_bytes`: the largest frame that it takes. `held`: attempts that are
+    not sent yet, in their order, because one of them or the one `alone` here is a suspect (suspects.py).
 
     The worker calls `on_change` when something about its slots has changed. `turn`, `group` and `line` belong to the pool.
     """
@@ -141,6 +144,7 @@ class Worker:
         "_rest_until",
         "_slots",
         "_suspended",
+        "alone",
         "attempts",
         "avoided",
         "backoffs",
@@ -152,10 +156,12 @@ class Worker:
         "finished_attempts",
         "group",
         "heard_at",
+        "held",
         "id",
         "instance_id",
         "key_id",
         "line",
+        "max_message_bytes",
         "missed_acks",
         "model_info",
         "models",
@@ -189,6 +195,7 @@ class Worker:
         instance_id: str = "",
         key_id: str = "",
         upstream: str = "",
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         send: Callable[[bytes], None],
         close: Callable[[int, str], None],
     ) -> None:
@@ -201,27 +208,26 @@ class Worker:
         self.key_id = key_id
         self.upstream = upstream
         """As the store knows it: within the worker's token."""
+        self.max_message_bytes = max_message_bytes
         self.send = send
         self.close = close
         self._slots = slots
         self.attempts = AttemptTable()
         """By their names in the worker's messages; each takes a slot."""
+        self.held: list[Any] = []
+        self.alone: Any = None
         self._cap: int | None = None
         self.usable = slots
         """Slots that may be used."""
         self._reserved = 0
-        self._draining = False
-        self._suspended = False
-        self._hold_until = 0.0
-        self._rest_until = 0.0
+        self._draining = self._suspended = False
+        self._hold_until = self._rest_until = 0.0
         self.changed = False
         """Its offer has changed since some of its slots were filled: see `Slots.fill_changed`."""
         self.heard_at = 0.0
         self.missed_acks = 0
         self.failures = 0
-        self.failed_endpoint = ""
-        self.reported = ""
-        self.failure_reason = ""
+        self.failed_endpoint = self.reported = self.failure_reason = ""
         self.backoffs = 0
         self.probe_at = 0.0
         self.finished_attempts: Recent[tuple[str, int], float] = Recent(max(MAX_REMEMBERED, 2 * slots))
@@ -354,6 +360,15 @@ class Worker:
         if not takes(self.task_types, task_type):
             return Mismatch.TYPE
         return self.refused.get(task_id)
+
+    def can_run(self, task_id: str, size: int, suspicion: Suspicion | None) -> bool:
+        """Return whether it takes a task of its type, whose frame has this size (0: unknown)."""
+        excluded = suspicion is not None and suspicion.excludes(self.identity)
+        return task_id not in self.refused and size <= self.max_message_bytes and not excluded
+
+    def suits(self, suspicion: Suspicion | None) -> bool:
+        """Return whether a task can begin here without a risk for others; true for a task that is no suspect."""
+        return suspicion is None or not (self.attempts or self.reserved or suspicion.worker == self.identity)
 
     def free(self, now: float) -> int:
         """Return the slots for which a task may be requested now."""
@@ -587,13 +602,20 @@ class Pool:
         return found
 
     def pick(
-        self, model: str, task_type: str = "", task_id: str = "", upstream: str | None = None
+        self,
+        model: str,
+        task_type: str = "",
+        task_id: str = "",
+        upstream: str | None = None,
+        *,
+        size: int = 0,
+        suspicion: Suspicion | None = None,
     ) -> Worker | None:
         """Return the least recently used free worker for a model, or for one task of it.
 
-        Given a task: never a worker that does not take it, and one that should avoid it only if there is no other; only workers
-        of its `upstream`, through which it was granted. Without a task: only workers of upstreams through which something may
-        start.
+        Given a task: never a worker that does not take it, or a frame of its `size`, and one that should avoid it, or runs others
+        while the task is suspect, only if there is no other; only workers of its `upstream`, through which it was granted.
+        Without a task: only workers of upstreams through which something may start.
         """
         now = self.time()
         if self._asleep:
@@ -611,9 +633,9 @@ class Pool:
                 for turn, worker in line:
                     if best is not None and turn > best.turn:
                         break
-                    if task_id and task_id in worker.refused:
+                    if task_id and not worker.can_run(task_id, size, suspicion):
                         continue
-                    if not task_id or task_id not in worker.avoided:
+                    if not task_id or (task_id not in worker.avoided and worker.suits(suspicion)):
                         best = worker
                         break
                     if second_best is None or turn < second_best.turn:
@@ -623,14 +645,21 @@ class Pool:
     def _closed(self, model: str, upstream: str) -> float:
         return self._closed_until.get((model, upstream)) or 0.0
 
-    def any_takes(self, model: str, task_type: str, task_id: str) -> bool:
+    def any_takes(
+        self, model: str, task_type: str, task_id: str, size: int = 0, suspicion: Suspicion | None = None
+    ) -> bool:
         """Whether some worker here can run the task, now or when it is free."""
         return any(
-            task_id not in worker.refused
+            worker.can_run(task_id, size, suspicion)
             for group in self._serving(model)
             if group.takes(task_type)
             for worker in group.members.values()
         )
+
+    def max_message_bytes(self, model: str) -> int:
+        """Return what the workers here that serve a model take in one frame, at most."""
+        members = (worker for group in self._serving(model) for worker in group.members.values())
+        return max((worker.max_message_bytes for worker in members), default=0)
 
     def offers(self, models: Iterable[str] | None, task_type: str) -> bool:
         """Whether a worker here takes tasks of a type ('': any), of one of these models (None: of any), now or later."""

@@ -6,8 +6,11 @@ from fairlane.workers.server.offers.offers import Offers
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
+from fairlane.workers.server.suspects import Loss, suspects
+from fairlane.workers.server.tasks.attempt import LOST
 from fairlane.workers.server.tasks.attempts import attempts_on
 
+LOST_V1 = "Worker disconnected"
 LOG_BURST = 200
 """Workers that connect, or disconnect, with a log line each."""
 
@@ -42,7 +45,7 @@ class Registry:
         if not worker.draining:
             self._slots.fill_changed(worker)
 
-    def disconnected(self, worker: Worker) -> None:
+    def disconnected(self, worker: Worker, loss: Loss) -> None:
         """A worker is gone: its tasks are tried elsewhere or end."""
         if not self.pool.remove(worker):
             return
@@ -50,8 +53,12 @@ class Registry:
         attempts = attempts_on(worker)
         if any(attempt.held for attempt in attempts):
             self.pool.count_loss(worker)
+        candidates = [candidate for attempt in attempts if (candidate := attempt.candidate)]
+        found = suspects(candidates, worker.identity, loss)
+        sentence = LOST if worker.version >= 2 else LOST_V1
         for attempt in attempts:
-            attempt.lost(blameless=self.pool.draining)
+            suspicion = found.get(attempt.key)
+            attempt.lost(sentence, blameless=self.pool.draining, suspicion=suspicion)
 
     def drain(self) -> None:
         """No worker gets another task, new ones included; running tasks continue. Other replicas are notified."""

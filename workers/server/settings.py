@@ -27,6 +27,8 @@ class DispatchSettings:
     ack_ms: int = 5000
     cancel_grace_ms: int = 5000
     no_worker_grace_ms: int = 0
+    lost_grace_ms: int = 10_000
+    """How long a task whose worker is lost waits for a worker, if none of its model is left and a client waits for the task."""
     expected: Set[str] = frozenset()
     """Models whose workers are waited for from the start on, as if they had left then."""
     dead_after_ms: int = 30_000

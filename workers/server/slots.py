@@ -176,8 +176,7 @@ class Slots:
         grants, later, shut = self._scheduler.parse_take(reply.result())
         self.ask_later(later)
         self._shut(worker, shut)
-        for grant in grants:
-            self.start(grant, worker)
+        self._start_all(grants, worker)
         if len(grants) < want:
             self._on_no_grant(worker)
             if woken is not None and any(model == woken for model, _ in shut):
@@ -195,10 +194,14 @@ class Slots:
             self.ask_later(later)
         if shut:
             self._shut(worker, shut)
-        for grant in grants:
-            self.start(grant, worker)
+        self._start_all(grants, worker)
         if not grants:
             self._on_no_grant(worker)
+
+    def _start_all(self, grants: list[Grant], worker: Worker) -> None:
+        """Begin granted tasks, suspects first: they have to run alone."""
+        for grant in grants if len(grants) < 2 else sorted(grants, key=lambda grant: not grant.last_lost):
+            self.start(grant, worker)
 
     def _shut(self, worker: Worker, shut: ClosedUpstreams) -> None:
         """Request nothing of these models through the worker's upstream until a timer fires; other upstreams are tried first."""

@@ -68,7 +68,9 @@ local function earlier(at, instant)
 end
 
 -- The instant at which the sweep must look at a task that waits.
-local function wait_instant(t) return whole(earlier(earlier(earlier(FOREVER, t.wait_deadline), t.deadline), t.linger_at)) end
+local function wait_instant(t)
+  return whole(earlier(earlier(earlier(earlier(FOREVER, t.wait_deadline), t.deadline), t.linger_at), t.stranded_until))
+end
 
 -- The same for a task that runs, whose lease ends at `lease_end`.
 local function run_instant(t, lease_end) return whole(earlier(earlier(lease_end, t.attempt_deadline), t.linger_at)) end

@@ -12,6 +12,7 @@ function describe(id, t, start_seq, start)
     t.waiting or '0', t.readers or '', t.granted_at, start, t.traceparent or '', t.requested_model or t.model,
     t.request_id or '', t.model_omitted or '0',
     t.fallbacks and '1' or '0', t.schema or '', t.repair or '', t.windows or '0', t.max_tries or '0', t.stage or '',
+    t.last_lost, -- (nil, as with most, ends the array)
   })
 end
 

@@ -18,11 +18,12 @@ end
 -- `cause`: 'lost' (the worker is gone), 'failed' (a retry may help), 'falls' (only another model may help), 'declined' (which costs
 -- no try) or 'repair' (which costs none either: its answer is asked for again, with `repair`, the `payload` for that and what it `used`). `begun`: the worker had
 -- begun, although no renewal said so. `failures`: rest and code of the ends it may come to, {lost, no_worker, timeout};
--- `nonce` names the call, if it may be repeated; `who` the worker that was lost: two different ones end the task; `held`: its
--- model is held; `alone_until`: it stands aside until then. A task ends after 100 attempts anyhow, and after 1,000 if its provider refuses them: each is an event of its log.
+-- `nonce` names the call, if it may be repeated; `suspicion`: why the task may be the reason that its worker was lost, '' if it is
+-- not; `held`: its model is held; `alone_until`: it stands aside until then; `grace`: ms for which a task with a waiting caller waits if no
+-- worker is left. A task ends after 100 attempts anyhow, and after 1,000 if its provider refuses them: each is an event of its log.
 -- A task of one try (`max_tries`) ends with its worker, also if it is not known that the worker began.
 -- Returns 'queued' | 'ended', and the terminal event's id, kind and data.
-local function put_back(id, t, why, cause, begun, failures, nonce, who, held, alone_until, repair)
+local function put_back(id, t, why, cause, begun, failures, nonce, suspicion, held, alone_until, repair, grace)
   release(id, t)
   local key = keys.task(id)
   call('HSET', key, 'history', history(t, why))
@@ -42,10 +43,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
   elseif cause ~= 'declined' and not repair and (t.begun or t.max_tries == '1') then
     -- of one try it is unknown how far its worker has come
     if t.max_tries == '1' or num(t.tries) >= num(t.max_tries or '3') then give_up = failures.lost end
-    if cause == 'lost' and (who or '') ~= '' then
-      if t.last_lost and t.last_lost ~= who then give_up = failures.lost end
-      call('HSET', key, 'last_lost', who)
-    end
+    if (suspicion or '') ~= '' then call('HSET', key, 'last_lost', suspicion) end
   end
   local other, failed
   if not give_up and t.fallbacks then
@@ -57,7 +55,12 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
     give_up = failures.lost
   end
   if not give_up and t.waiting == '1' and not other and not is_offered(t.requested_model or t.model) then
-    give_up = repair and failures.lost or failures.no_worker
+    if repair or num(grace) == 0 then
+      give_up = repair and failures.lost or failures.no_worker
+    else
+      t.stranded_until = whole(NOW + grace)
+      call('HSET', key, 'stranded_until', t.stranded_until)
+    end
   end
   if not give_up and passed(t.deadline) then give_up = failures.timeout end
   if give_up then

@@ -4,7 +4,7 @@ do
 -- Fields of a record that say what a stage is, and those of its attempts: another stage has its own.
 local OF_STAGE = { 'type', 'route', 'template', 'input_tokens', 'max_input', 'max_output', 'answers', 'run_limit', 'stream',
   'model_omitted', 'schema', 'repair', 'price', 'fallbacks', 'fallback_after' }
-local OF_ATTEMPTS = { 'requested_model', 'fallback_history', 'tries', 'first_output_at', 'history', 'throttled', 'last_lost',
+local OF_ATTEMPTS = { 'requested_model', 'fallback_history', 'tries', 'first_output_at', 'history', 'throttled', 'last_lost', 'stranded_until',
   'usage', 'progress', 'begun', 'worker', 'granted_at', 'upstream', 'probe', 'wait_deadline', 'max_cost', 'parts', 'payload_bytes' }
 -- Fields that a part has from its chain.
 local OF_PART = { 'queue', 'model', 'requested_model', 'user', 'key_id', 'order', 'priority', 'weight', 'deadline', 'waiting',

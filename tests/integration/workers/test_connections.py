@@ -17,6 +17,7 @@ import tests.support.serving
 import websockets
 from structlog.testing import capture_logs
 from tests.support.rawworkers import (
+    LARGE,
     SUBPROTOCOL,
     Callers,
     RawWorker,
@@ -359,10 +360,10 @@ async def test_a_worker_that_does_not_read_is_given_up(served: Served, callers: 
     async with (
         bystander(served, callers),
         Wire(served.ws) as wire,
-        worker_v2(wire.url, instance="stuck") as stuck,
+        worker_v2(wire.url, instance="stuck", limits=LARGE) as stuck,
     ):
         await stuck.nothing_more()
-        async with worker_v2(served.ws, instance="other") as other:
+        async with worker_v2(served.ws, instance="other", limits=LARGE) as other:
             await until_workers(served, 3)
             wire.go_dead()
             answer = callers.ask(text="x" * (15 << 20))  # stuck was first: it is its turn

@@ -91,6 +91,7 @@ async def test_what_is_told_of_workers_reaches_the_other_gateways(served: Served
                 "models": ["m", "n"],
                 "taskTypes": ["chat"],
                 "slots": 3,
+                "maxMessageBytes": 1 << 20,
                 "draining": False,
                 "upstream": None,
                 "unhealthy": None,

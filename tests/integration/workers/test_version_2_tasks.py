@@ -11,6 +11,7 @@ from tests.support.serving import Served
 
 from fairlane.workers import protocol
 from fairlane.workers.server.settings import OutputLimits
+from fairlane.workers.server.tasks.attempt import LOST
 
 pytestmark = pytest.mark.anyio
 
@@ -250,7 +251,7 @@ async def test_a_worker_lost_after_output_ends_the_stream_with_partial_usage(
             await watch.until_text("one two")
             worker.ws.transport.abort()
         failed = await watch.until_event("error")
-        assert (failed["error"], failed["code"]) == ("Worker disconnected", "WORKER_LOST")
+        assert (failed["error"], failed["code"]) == (LOST, "WORKER_LOST")
         assert failed["usage"].items() >= {"outputTokens": 2, "estimated": True}.items()
 
 
@@ -281,20 +282,22 @@ async def test_a_task_that_took_two_workers_with_it_is_poison(served: Served, ca
                 await second.ack(await second.expect("task", taskId=task_id))
                 second.ws.transport.abort()
                 failed = await callers.until_status(task_id, "failed")
-                assert (failed["code"], failed["error"]) == ("WORKER_LOST", "Worker disconnected")
+                assert failed["code"] == "WORKER_LOST"
+                assert "for the second time" in failed["error"]
         await third.nothing_more(kept)
         await third.answer(kept, 1, lastSeq=0)
         assert await busy.ok() == 1
 
 
-async def test_when_the_only_worker_is_lost_a_waiting_caller_is_told_at_once(
+async def test_when_the_only_worker_is_lost_and_does_not_come_back_a_waiting_caller_gets_an_error(
     served: Served, callers: Callers
 ) -> None:
+    tune(served, lost_grace_ms=500)
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
         await worker.ack(await worker.expect("task"))
         worker.ws.transport.abort()
-    assert (await answer.error("WORKER_LOST"))["error"] == "Worker disconnected"
+    await answer.error("WORKER_LOST")
 
 
 async def test_when_the_only_worker_is_lost_an_async_task_waits_for_the_next_one(

@@ -76,7 +76,7 @@ def test_a_task_stays_with_its_model_after_a_lost_worker_while_others_serve_it(w
     pool.requeue(grant, "lost", begun=True)
     assert model_of(pool, "t") == "a"
     pool.offer(withdrawn=["a"])
-    pool.requeue(granted(pool, "a"), "lost", begun=True, who="key/w1")
+    pool.requeue(granted(pool, "a"), "lost", begun=True)
     assert model_of(pool, "t") == "b"
     audit(world, ["t"])
 

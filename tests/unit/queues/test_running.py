@@ -291,14 +291,32 @@ def test_a_declined_grant_and_one_that_never_began_cost_no_try(world: World) -> 
     assert len(pool.record("a")["history"]) <= 2100
 
 
-def test_a_task_that_two_workers_died_of_is_given_to_no_third(world: World) -> None:
+def test_grants_of_a_task_say_why_it_is_suspect(world: World) -> None:
     pool = Pool(world)
     pool.submit("a")
     (grant,) = pool.take(worker="w1")
-    assert pool.requeue(grant, "lost", begun=True, who="key/one").outcome == "queued"
-    (grant,) = pool.take(worker="w2")
-    assert pool.requeue(grant, "lost", begun=True, who="key/two").outcome == "ended"
+    assert grant.last_lost == ""
+    for suspicion in ("of the first", ""):
+        assert pool.requeue(grant, "lost", begun=True, suspicion=suspicion).outcome == "queued"
+        (grant,) = pool.take(worker="w2")
+        assert grant.last_lost == "of the first"
+    assert pool.requeue(grant, "lost", begun=True).outcome == "ended", "its tries are used up"
     assert pool.code("a") == "WORKER_LOST"
+
+
+def test_a_task_that_lost_the_only_worker_waits_for_one_during_the_grace(world: World) -> None:
+    pool = Pool(world)
+    for grant in [pool.run(name, waiting=True) for name in ("a", "b")]:
+        pool.offer(withdrawn=["m"])
+        assert pool.requeue(grant, "lost", begun=True, grace_ms=4000).outcome == "queued"
+    pool.pass_time(3000)
+    pool.offer("m")
+    assert [grant.task_id for grant in pool.take()] == ["a"]
+    pool.offer(withdrawn=["m"])
+    pool.pass_time(2000)
+    assert (pool.state("b"), pool.code("b")) == ("failed", "NO_WORKER")
+    assert pool.state("a") == "executing"
+    audit(world, ["a", "b"])
 
 
 def test_a_slot_that_is_kept_at_the_end_is_free_when_the_worker_has_stopped(world: World) -> None:

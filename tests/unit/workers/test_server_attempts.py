@@ -32,10 +32,13 @@ from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.maintenance import RENEW_S, TICK_S
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
+from fairlane.workers.server.suspects import Loss
 from fairlane.workers.server.tasks.attempt import Attempt, provider_hold_ms
 from fairlane.workers.server.tasks.steps import Phase
 
 pytestmark = pytest.mark.anyio
+
+LOSS = Loss(1006, "", False, 0)
 
 
 def grant(task_id: str = "t1", attempt: int = 1, task_type: str = "openaiLike", model: str = "m") -> Grant:
@@ -257,12 +260,12 @@ async def test_after_a_loss_nothing_that_comes_counts() -> None:
     assert "finish" not in stage.store.asked
 
 
-async def test_a_task_that_was_not_acknowledged_has_not_begun() -> None:
+async def test_a_task_that_was_sent_counts_a_try_although_its_worker_did_not_acknowledge_it() -> None:
     stage = Stage()
     attempt = await stage.started(stage.worker())
     attempt.lost()
     _, more = await stage.store.answer("requeue", Ended("queued"))
-    assert (more["cause"], more["begun"]) == ("lost", False)
+    assert (more["cause"], more["begun"]) == ("lost", True)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +358,7 @@ async def test_what_a_stopped_task_wrote_is_counted_though_its_worker_does_not_s
     if chunks:
         attempt.chunk(chunk(attempt, chunks, "word"))  # until it stops
     if how == "it goes":
-        stage.dispatcher.registry.disconnected(worker)
+        stage.dispatcher.registry.disconnected(worker, LOSS)
     else:
         attempt.unreadable_result()
     args, _ = await stage.store.answer("finish", finished("late"))
@@ -377,7 +380,7 @@ async def test_output_counts_by_its_length(texts: list[str], tokens: int, stoppe
     for seq, text in enumerate(texts, 1):
         attempt.chunk(chunk(attempt, seq, text))
     assert attempt.output_tokens == tokens, "a renewal says the same"
-    stage.dispatcher.registry.disconnected(attempt.worker)
+    stage.dispatcher.registry.disconnected(attempt.worker, LOSS)
     if not stopped:
         await stage.store.answer("append", [("ok", 0)])
     args, _ = await stage.store.answer("finish", finished("late" if stopped else "ok"))
@@ -553,7 +556,7 @@ async def test_what_is_written_behind_the_usage_told_on_the_way_counts_too(ended
         attempt.stop("client")
         attempt.unreadable_result()
     elif ended == "lost":
-        stage.dispatcher.registry.disconnected(worker)
+        stage.dispatcher.registry.disconnected(worker, LOSS)
     else:
         attempt.result(result(attempt, None, lastSeq=2))
     if ended != "cancelled":
@@ -658,7 +661,7 @@ async def test_a_task_for_a_worker_that_has_gone_meanwhile_goes_to_another() -> 
     await stage.store.answer("take", [])  # gone's
     await stage.store.answer("take", [])  # other's
     stage.dispatcher.slots.fill(gone)
-    stage.dispatcher.registry.disconnected(gone)
+    stage.dispatcher.registry.disconnected(gone, LOSS)
     stage.dispatcher.payloads.put("t1", b"{}")
     await stage.store.answer("take", [grant()])
     assert held_by(other) == ["t1"]
@@ -686,7 +689,7 @@ async def test_a_slot_whose_task_went_to_another_worker_asks_again_only_if_it_mu
 async def test_a_task_for_the_only_worker_that_has_gone_is_given_back() -> None:
     stage = Stage()
     worker = stage.worker()
-    stage.dispatcher.registry.disconnected(worker)
+    stage.dispatcher.registry.disconnected(worker, LOSS)
     await stage.store.answer("take", [grant()])
     _, more = await stage.store.answer("requeue", Ended("queued"))
     assert (more["cause"], more["begun"]) == ("declined", False)
@@ -695,7 +698,7 @@ async def test_a_task_for_the_only_worker_that_has_gone_is_given_back() -> None:
 
 async def test_readers_here_see_the_end_of_a_task_that_could_not_be_given_back() -> None:
     stage = Stage()
-    stage.dispatcher.registry.disconnected(stage.worker())
+    stage.dispatcher.registry.disconnected(stage.worker(), LOSS)
     await stage.store.answer("take", [grant()])
     await stage.store.answer("requeue", Ended("ended", "failed", "2-2", "error", b"{}"))
     assert [(event.type, event.epoch, event.seq) for event in stage.hub.events] == [("error", 2, 2)]

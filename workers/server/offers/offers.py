@@ -191,6 +191,7 @@ class Offers:
             "models": worker.models,
             "taskTypes": None if worker.task_types is None else sorted(worker.task_types),
             "slots": worker.slots,
+            "maxMessageBytes": worker.max_message_bytes,
             "draining": worker.draining,
             "upstream": worker.upstream or None,
             "unhealthy": worker.unhealthy_reason or None,

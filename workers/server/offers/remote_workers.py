@@ -9,7 +9,8 @@ from fairlane.queues.inspect.presence import read_presence
 from fairlane.queues.keys import Keys, is_reserved
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.tasks import Grant
-from fairlane.workers.server.pool import ANY, Mismatch
+from fairlane.workers.protocol import DEFAULT_MAX_MESSAGE_BYTES
+from fairlane.workers.server.pool import ANY
 from fairlane.workers.tasktypes import covers, takes
 
 KEPT_S = 1.0
@@ -29,10 +30,11 @@ class RemoteWorkers:
         self._kept: set[_RemoteWorker] = set()
         self._kept_until = float("-inf")
 
-    async def takes(self, grant: Grant, why: Mismatch) -> bool:
-        """Return whether a worker elsewhere takes a task that those here do not. Raise StoreError."""
+    async def takes(self, grant: Grant, size: int) -> bool:
+        """Return whether a worker elsewhere takes a task that those here do not; `size`: of its frame, if that is the reason.
+        Raise StoreError."""
         return any(
-            worker.takes(grant.model, grant.task_type) and (worker.version >= 2 or why is not Mismatch.SIZE)
+            worker.takes(grant.model, grant.task_type) and size <= worker.max_message_bytes
             for worker in await self._workers()
         )
 
@@ -83,6 +85,7 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
     models: tuple[str, ...]
     task_types: tuple[str, ...] | None = None
     version: int = 1
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     draining: bool = False
     unhealthy: str | None = None
 

@@ -23,6 +23,7 @@ from fairlane.workers.protocol import (
     CLOSE_RESTART,
     CLOSE_UNAUTHORIZED,
     CLOSE_VERSION,
+    DEFAULT_MAX_MESSAGE_BYTES,
     VERSION,
     Cancel,
     Draining,
@@ -46,6 +47,7 @@ from fairlane.workers.server.pool import ANY, Worker
 from fairlane.workers.server.registry import Registry
 from fairlane.workers.server.sessions.frames import explain, read_frame
 from fairlane.workers.server.sessions.rates import FrameRate, PerMinute
+from fairlane.workers.server.suspects import Loss
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import attempts_on
 from fairlane.workers.server.tasks.steps import BEFORE_THE_END, Phase
@@ -54,6 +56,7 @@ log = structlog.get_logger("fairlane.workers")
 
 AboutTask = TaskAck | TaskSent | TaskReject | TaskChunk | TaskProgress | TaskResult
 
+NOT_LISTED = "Worker disconnected: two heartbeats in a row do not list the task, so it counts as lost"
 INVALID_PER_MINUTE = 5
 STALE_PER_MINUTE = 50
 MAX_NAMED = 16
@@ -106,6 +109,11 @@ class SessionSettings:
 
 class Connection(Protocol):
     """A WebSocket, as its session sees it."""
+
+    @property
+    def closed_by_peer(self) -> bool:
+        """Whether the worker sent the close with which the connection ended."""
+        ...
 
     def say(self, text: bytes) -> None:
         """Send a text message; nothing when the connection is over."""
@@ -189,7 +197,10 @@ class Session:
                 reason=reason,
                 tasks=len(worker.attempts),
             )
-            registry.disconnected(worker)
+            by_worker = self._connection.closed_by_peer and not worker.draining
+            silent = not by_worker and code == 1011  # what came after its last sign it may not have read
+            at = worker.heard_at if silent else self._time()
+            registry.disconnected(worker, Loss(code, reason, by_worker, at))
 
     def close(self, code: int, reason: str) -> None:
         """End the connection from this side, once."""
@@ -257,7 +268,8 @@ class Session:
                 attempt.sent()
         elif isinstance(frame, TaskReject):
             if attempt := self._find(worker, frame):
-                attempt.reject(frame)
+                if wrong := attempt.reject(frame):
+                    self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)
         elif isinstance(frame, TaskProgress):
             if attempt := self._find(worker, frame):
                 if wrong := attempt.progress(frame):
@@ -348,7 +360,9 @@ class Session:
                 if attempt.missing >= 2:
                     if attempt.phase is Phase.RUNNING:
                         self._registry.pool.count_loss(worker)
-                    attempt.lost()
+                        task_id = attempt.grant.task_id
+                        self._complain("PROTOCOL_ERROR", NOT_LISTED, task_id, fault=Fault.PUNISHED)
+                    attempt.lost(NOT_LISTED)
         for key in sorted(running)[: max(worker.slots, MAX_CANCELS)]:
             if worker.finished_attempts.get(key) is None:
                 worker.unknown_attempts.put(key, True)  # its answer to the cancel is no fault
@@ -445,6 +459,7 @@ class Session:
                 first.tags,
             )
             first.upstream = self._upstream(frame.upstream)
+            first.max_message_bytes = _max_message_bytes(frame)
             first.set_models(models, frame.task_types)
             first.model_info, first.tags = frame.model_info, frame.tags
             first.slots = frame.slots
@@ -465,7 +480,7 @@ class Session:
         worker = self._connect_v2(frame, models)
         self._frame_rate.set_slots(worker.slots, self._time())
         if first is not None:
-            self._registry.disconnected(first)
+            self._registry.disconnected(first, Loss(CLOSE_RESTART, "registers", False, self._time()))
         for older in self._registry.pool.same_instance(worker):
             if not older.draining:
                 older.close(CLOSE_REPLACED, "the same worker connected again")
@@ -501,6 +516,7 @@ class Session:
             tags=frame.tags,
             instance_id=frame.instance_id,
             upstream=self._upstream(frame.upstream),
+            max_message_bytes=_max_message_bytes(frame),
         )
         self.worker = worker
         self._connected(worker, frame.unhealthy or "")  # first: its offer leaves before the welcome does
@@ -554,3 +570,7 @@ class Session:
     def _count_stale(self) -> None:
         if self._stale.exceeded(self._time()):
             self.close(CLOSE_PROTOCOL, "too many messages about tasks that are not yours")
+
+
+def _max_message_bytes(frame: Register) -> int:
+    return frame.limits.max_message_bytes if frame.limits else DEFAULT_MAX_MESSAGE_BYTES

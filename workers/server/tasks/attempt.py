@@ -59,6 +59,7 @@ from fairlane.workers.protocol import (
 )
 from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.suspects import Candidate, Loss, Suspicion, read_suspicion, suspects
 from fairlane.workers.server.tasks.chains import StageDone
 from fairlane.workers.server.tasks.steps import (
     BEFORE_THE_END,
@@ -77,9 +78,14 @@ from fairlane.workers.tasktypes import MEDIA
 from fairlane.workers.tracing import Span
 
 MAX_ERROR_CHARS = 2000
-V1_MAX_FRAME = 1 << 20
 MIN_REST_MS = 100
 """A full worker, or a model whose provider rejects, gets no task for at least this long: it would return immediately."""
+LOST = "Worker disconnected: the connection to it was lost"
+LOST_TWICE = (
+    "Worker disconnected: it was lost ({}) while it ran this task, for the second time. The task may be the cause and is not "
+    "tried again"
+)
+REJECTED_LATE = "taskReject after taskAck: a task that was acknowledged ends with taskResult"
 MAX_DEBUG_BYTES = 64 * 1024
 MAX_REASON_CHARS = 200
 """Of the finish reason of an answer, which each choice without one of its own has, too; a longer one is left out."""
@@ -192,6 +198,7 @@ class Attempt:
         "steps",
         "stop_until",
         "stopping_since",
+        "suspicion",
         "timer",
         "worker",
         "writer",
@@ -206,6 +213,8 @@ class Attempt:
         self.writer = writer
         self.span = span
         self.key = key_of(grant, worker)
+        self.suspicion = read_suspicion(grant.last_lost)
+        """If an earlier worker may have been lost over its task: then it runs alone on its worker."""
         self.phase = Phase.SENT
         self.granted_at = self.started_at = self.output_at = effects.time()
         self.first_output_at = self.progress_at = 0.0
@@ -242,6 +251,13 @@ class Attempt:
     def held(self) -> bool:
         """True while its lease must be renewed."""
         return self.phase in (Phase.SENT, Phase.RUNNING, Phase.FINISHING)
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """What it is if its worker is lost now; None if it cannot be tried again."""
+        if self._sent_at is None or self.phase not in BEFORE_THE_END or self.writer.has_output:
+            return None
+        return Candidate(self.key, self._sent_at, self.phase is Phase.RUNNING, self._payload_bytes)
 
     @property
     def silent_since(self) -> float | None:
@@ -289,11 +305,11 @@ class Attempt:
             traceparent=grant.traceparent if self.span is None else self.span.traceparent,
             tell_sent=grant.report_sent,
         )
+        if len(frame) > worker.max_message_bytes:
+            self._effects.keep_payload(grant.task_id, payload)
+            self._effects.apply(self, Move(Mismatch.SIZE, len(frame)))
+            return
         if worker.version == 1:
-            if len(frame) > V1_MAX_FRAME:
-                self._effects.keep_payload(grant.task_id, payload)
-                self._effects.apply(self, Move(Mismatch.SIZE))
-                return
             self.phase = Phase.RUNNING
         self.started_at = self.output_at = self._sent_at = self._effects.time()
         worker.send(frame)
@@ -351,6 +367,9 @@ class Attempt:
             if message.delta is not None:
                 self._chunk(0, "text", message.delta)
         else:
+            if message.seq == 0 or message.delta is not None:
+                self.broken("The worker sent output that cannot be read")
+                return "a chunk has a `seq`, from 1, and `deltas`"
             if message.seq != self._frames + 1:
                 if message.seq <= self._frames:
                     return None
@@ -567,11 +586,20 @@ class Attempt:
             usage = None
         self.fail(code, text, retryable=retryable, usage=usage, used=self._used(message), hold_ms=hold_ms)
 
-    def reject(self, message: TaskReject) -> None:
-        """The worker will not run it."""
-        if self.phase is not Phase.SENT:
-            return
+    def reject(self, message: TaskReject) -> str | None:
+        """The worker will not run it. Return what is wrong with the message, or None.
+
+        A worker that has acknowledged the task before does not get it again, and the attempt counts as a failed one.
+        """
         worker = self.worker
+        if self.phase is not Phase.SENT:
+            if self.phase is not Phase.RUNNING:
+                return None
+            worker.refused.put(self.grant.task_id, Mismatch.REJECTED)
+            retryable = message.reason != "badPayload" and not self.writer.has_output
+            text = message.message or "The worker rejected the task after it had acknowledged it"
+            self.fail("WORKER_ERROR", text[:MAX_ERROR_CHARS], retryable=retryable)
+            return REJECTED_LATE
         worker.missed_acks = 0
         self._rejected = True
         if message.reason == "badPayload":
@@ -580,16 +608,16 @@ class Attempt:
                 (message.message or "The worker refuses the payload")[:MAX_ERROR_CHARS],
                 retryable=False,
             )
-            return
-        if message.reason == "unsupported":
+        elif message.reason == "unsupported":
             self._effects.apply(self, Move(Mismatch.REJECTED))
-            return
-        if message.reason == "draining":
+        elif message.reason == "draining":
             worker.draining = True
             self._effects.changed(worker)
+            self.decline(message.reason)
         else:
             self._effects.hold(worker, max(message.retry_after_ms or 1000, MIN_REST_MS))
-        self.decline(message.reason)
+            self.decline(message.reason)
+        return None
 
     def decline(self, why: str) -> None:
         """Requeue the task at its old place, at no cost. A task that no worker takes, again and again, ends eventually."""
@@ -631,9 +659,11 @@ class Attempt:
             self._cancel(stop)
         self._finish(Finish(State.FAILED, code, fragment, used, bool(stop), blameless))
 
-    def lost(self, sentence: str = "Worker disconnected", *, blameless: bool = False) -> None:
+    def lost(
+        self, sentence: str = LOST, *, blameless: bool = False, suspicion: Suspicion | None = None
+    ) -> None:
         """End an attempt whose worker is gone, or does not know it, or whose gateway stops. `sentence` is the error message.
-        `blameless`: the gateway caused it, at no cost."""
+        `blameless`: the gateway caused it, at no cost. `suspicion`: the task may have caused it; it ends if it did before."""
         if self.phase is Phase.STOPPING:
             self._release()
         elif self.phase in BEFORE_THE_END:
@@ -644,12 +674,15 @@ class Attempt:
                     usage = self._client_usage(usage)
                 fragment = fragment_error(sentence, "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
+            elif suspicion is not None and self.suspicion is not None:
+                self.fail("WORKER_LOST", LOST_TWICE.format(suspicion.why), retryable=False)
             else:
                 once, unsent = self.grant.max_tries == 1, self._sent_at is None
                 if blameless and (unsent or not once):
                     self._requeue("gateway stops", "declined")
                 else:
-                    self._requeue("worker lost", "declined" if once and unsent else "lost")
+                    cause: Cause = "declined" if once and unsent else "lost"
+                    self._requeue("worker lost", cause, suspicion=suspicion)
 
     def stop(self, reason: str) -> None:
         """The task was ended from outside, or another worker has it: notify the worker; its slot is free when it answers."""
@@ -670,13 +703,20 @@ class Attempt:
             self._release()
 
     def unacknowledged(self) -> None:
-        """The worker did not say in time that it has begun."""
-        if self.phase is Phase.SENT:
-            self._cancel("superseded")
-            if self.grant.max_tries == 1:  # it may have begun all the same
-                self._requeue("not acknowledged", "lost")
-            else:
-                self.decline("not acknowledged")
+        """The worker did not say in time that it has begun. It reads its frames in their order, so the first task that it did not
+        acknowledge may be the reason; the others cost no try, unless they have only one, as they may have begun all the same."""
+        candidate = self.candidate
+        if self.phase is not Phase.SENT or candidate is None:
+            return
+        self._cancel("superseded")
+        sent = [c for a in self.worker.attempts.values() if (c := a.candidate) and not c.acknowledged]
+        if candidate.sent_at <= min(c.sent_at for c in sent):
+            loss = Loss(0, "not acknowledged", False, self._effects.time())
+            self.lost(suspicion=suspects([candidate], self.worker.identity, loss)[self.key])
+        elif self.grant.max_tries == 1:
+            self.lost()
+        else:
+            self.decline("not acknowledged")
 
     def cannot_write(self, why: str) -> None:
         """End an attempt whose output the log does not take; `why` comes from the writer."""
@@ -754,12 +794,17 @@ class Attempt:
         *,
         blameless: bool = False,
         repair: Repair | None = None,
+        suspicion: Suspicion | None = None,
     ) -> None:
-        begun = self.phase is Phase.RUNNING and cause not in ("declined", "repair")
+        unsent, lost = self._sent_at is None or self._rejected, cause == "lost"
+        begun = not unsent if lost else self.phase is Phase.RUNNING and cause not in ("declined", "repair")
         self.phase = Phase.OVER
         self.writer.close()
-        unsent = self._sent_at is None or self._rejected
-        self._effects.apply(self, Requeue(why, cause, begun, end, hold_ms, blameless, repair, unsent))
+        grace_ms = self._effects.settings.lost_grace_ms if lost and self.worker.version >= 2 else 0
+        suspected = suspicion.packed() if suspicion else ""
+        self._effects.apply(
+            self, Requeue(why, cause, begun, end, hold_ms, blameless, repair, unsent, suspected, grace_ms)
+        )
 
     def _release(self, used: Used | None = None) -> None:
         """Free the slot of a task that ended elsewhere. Without `used`, its usage is estimated from its output."""

@@ -78,8 +78,10 @@ log = structlog.get_logger("fairlane.workers")
 class AttemptEffects:
     """See the module. The effects of every attempt, and the owner of every writer, of one replica."""
 
-    move: Callable[[Attempt, Mismatch], None]
+    move: Callable[[Attempt, Mismatch, int], None]
     """Brings an attempt's task to a worker that can run it, or ends it. Set once: see `Dispatcher`."""
+    release_held: Callable[[Worker], None]
+    """Sends the attempts that a worker holds back, as far as it may. Set once: see `Dispatcher`."""
     chains: Chains
     """Knows what follows a stage of a chain. Set once, before the first task: see `Dispatcher`."""
 
@@ -141,7 +143,7 @@ class AttemptEffects:
             self._background.spawn(self._check(attempt, step))
         else:
             assert isinstance(step, Move)
-            self.move(attempt, step.why)
+            self.move(attempt, step.why, step.size)
 
     def _finish(self, attempt: Attempt, end: Finish) -> None:
         if end.stage is not None:
@@ -343,10 +345,11 @@ class AttemptEffects:
                 cause=step.cause,
                 begun=step.begun,
                 end=step.end,
-                who=worker.identity if worker else "",
+                suspicion=step.suspicion,
                 hold_ms=step.hold_ms,
                 repair=step.repair,
                 unsent=step.unsent,
+                grace_ms=step.grace_ms,
                 by=f"{worker.name}, token {worker.key_id}" if worker else "",
             )
         )
@@ -404,6 +407,8 @@ class AttemptEffects:
         )
         if attempt.span is not None:
             attempt.span.end()
+        if worker.held or worker.alone is attempt:
+            asyncio.get_running_loop().call_soon(self.release_held, worker)
         if worker.suspended and not any(a.phase is Phase.STOPPING for a in attempts_on(worker)):
             worker.suspended = False
             asyncio.get_running_loop().call_soon(self._slots.fill, worker)
@@ -421,6 +426,8 @@ class AttemptEffects:
         """Record an attempt's first output in the metrics and its span. Silence counts from now on."""
         self._timeouts.check(attempt)
         grant = attempt.grant
+        if attempt.worker.alone is attempt:
+            self.release_held(attempt.worker)
         since_ms = attempt.since_submission_ms(attempt.first_output_at)
         self._scheduler.metrics.began_output(grant.model, grant.task_type, since_ms)
         if attempt.span is not None:

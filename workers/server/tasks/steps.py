@@ -57,7 +57,8 @@ class Requeue(NamedTuple):
     """Requeue the task at its old place, or end it with `end` if its tries are used up. The slot is free immediately.
 
     `hold_ms`: no task of its model begins for this long. `blameless`: the worker has done its work. `repair`: the request for a
-    repair. `unsent`: no part of the request has left.
+    repair. `unsent`: no part of the request has left. `suspicion`: if its worker was lost, as the record keeps it. `grace_ms`:
+    how long the task waits for a worker if none is left.
     """
 
     why: str
@@ -68,6 +69,8 @@ class Requeue(NamedTuple):
     blameless: bool = False
     repair: Repair | None = None
     unsent: bool = False
+    suspicion: str = ""
+    grace_ms: int = 0
 
 
 class Release(NamedTuple):
@@ -78,9 +81,10 @@ class Release(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Move the task to a worker that can run it."""
+    """Move the task to a worker that can run it. `size`: of its frame, if that is the reason."""
 
     why: Mismatch
+    size: int = 0
 
 
 Step = Finish | Check | Requeue | Release | Move
