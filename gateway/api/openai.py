@@ -10,7 +10,7 @@ from fairlane.gateway.api.messages import model_info, model_page
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding, read_members
+from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding
 from fairlane.gateway.tasks.tasks import Tasks
 
 
@@ -29,7 +29,8 @@ async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """Return a request as a task. Nothing else of the body remains in memory."""
-    wanted, body, fields = read_members(read, *await read_json(tasks, request))
+    body, fields = await read_json(tasks, request)
+    wanted = read(fields)
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     task = task_of(
         tasks, caller, request, wanted.task_type, body, fields, idempotency, wanted.streamed is not None

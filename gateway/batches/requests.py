@@ -16,7 +16,6 @@ from fairlane.gateway.calls.openai import (
     read_chat,
     read_completion,
     read_embedding,
-    read_members,
 )
 from fairlane.gateway.calls.responses.request import chat_of, read_storage_options
 from fairlane.gateway.calls.shapes import HostedTools
@@ -54,10 +53,10 @@ class Reading(NamedTuple):
 
 async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
     fields = await reading.bodies.parse(body)
-    wanted, whole, fields = read_members(read, bytes(body), fields)
+    wanted = read(fields)
     if wanted.streamed is not None:
         raise _cannot_stream()
-    return Request(wanted.task_type, whole, fields, wanted.whole)
+    return Request(wanted.task_type, bytes(body), fields, wanted.whole)
 
 
 async def _responses(body: Raw, reading: Reading) -> Request:

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from fairlane.gateway.calls.bodies import RawObject, encode_members, value_of
-from fairlane.gateway.calls.shapes import given_members
+from fairlane.gateway.calls.bodies import RawObject, value_of
 from fairlane.gateway.calls.task_builder import check_choices, read_flag
 from fairlane.gateway.errors import bad_request
 from fairlane.streaming.jsontext import kind_of
@@ -34,22 +33,13 @@ Read = Callable[[RawObject], OpenAIRequest]
 """Reads what a body of these members asks for. Raises ApiError(400)."""
 
 
-def read_members(read: Read, body: bytes, fields: RawObject) -> tuple[OpenAIRequest, bytes, RawObject]:
-    """Return a request with its body and members, without those that say nothing. Raise ApiError(400)."""
-    given = given_members(fields)
-    wanted = read(given)
-    return wanted, body if len(given) == len(fields) else encode_members(given), given
-
-
 def read_chat(fields: RawObject) -> OpenAIRequest:
     """Read the body of POST /v1/chat/completions."""
     if "messages" not in fields or kind_of(fields["messages"]) != "[":
         raise bad_request("messages must be a list of messages", "messages")
     check_choices(fields)
-    if "tools" not in fields and "tool_choice" in fields:
-        if value_of(fields, "tool_choice") not in ("auto", "none"):
-            raise bad_request("tool_choice: there are no tools", "tool_choice")
-        del fields["tool_choice"]
+    if value_of(fields, "tools") is None and value_of(fields, "tool_choice") not in (None, "auto", "none"):
+        raise bad_request("tool_choice: there are no tools", "tool_choice")
     return OpenAIRequest("openaiLike", _streamed(ChatStreamView, fields), ChatBodyView)
 
 

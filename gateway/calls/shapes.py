@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from fairlane.gateway.calls.bodies import RawObject
 from fairlane.gateway.errors import ApiError, bad_request, too_large
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of
 from fairlane.workers.adapters.dialects.chat_only import joined
@@ -17,9 +16,7 @@ from fairlane.workers.adapters.dialects.chat_only import joined
 MAX_BYTES = 16 << 20
 """Maximum size of a chat request by default."""
 NULL = Raw(b"null")
-SUBJECTS = frozenset({"input", "messages", "prompt"})
-MAX_EMPTY = 64
-"""Bytes of an empty list or object, with white space inside."""
+EMPTY = (b'""', b"[]", b"{}")
 _names = msgspec.json.Decoder(list[str])
 NOT_HERE = "cannot be said to a model here; leave it out"
 _WORDS = {
@@ -124,21 +121,7 @@ def is_null(raw: Raw) -> bool:
 
 def is_empty(raw: Raw) -> bool:
     """Return whether a member says nothing: it is absent, null, or an empty text, list or object."""
-    kind, size = kind_of(raw), len(memoryview(raw))
-    return (
-        not kind
-        or (kind == '"' and size == 2)
-        or (kind in "[{" and size < MAX_EMPTY and not bytes(raw)[1:-1].strip())
-    )
-
-
-def given_members(fields: RawObject) -> RawObject:
-    """Return the members that say something. The text or list that a request is about can be empty."""
-    return {
-        name: raw
-        for name, raw in fields.items()
-        if not is_empty(raw) or (name in SUBJECTS and kind_of(raw) in ('"', "["))
-    }
+    return is_null(raw) or bytes(memoryview(raw)[:64]) in EMPTY
 
 
 def check_callers(raw: Raw, place: str) -> None:

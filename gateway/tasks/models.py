@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.calls.task_builder import MAX_MODEL_CHARS, is_name
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import DEFAULT_MODEL, bad_request, model_not_found, type_not_offered
 from fairlane.queues.keys import is_reserved
@@ -57,7 +58,8 @@ class Models:
         found = (await self.rows(caller)).get(name)
         if found is not None:
             return found
-        if "*" in await self._offered() and not is_reserved(name) and caller.may_use(name):
+        valid = is_name(name, MAX_MODEL_CHARS) and name != "*" and not is_reserved(name)
+        if valid and caller.may_use(name) and "*" in await self._offered():
             return self._row(name, configured=False)
         raise model_not_found(name)
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.workers import tasktypes
+from fairlane.workers.adapters.lenient import given_members
 from fairlane.workers.adapters.quirks import ALLOW, Quirks
 from fairlane.workers.sdk.errors import TaskError
 
@@ -76,8 +77,6 @@ TOOLS = frozenset({"function", "custom"})
 PARTS = _names(
     "text image_url input_audio file refusal video_url audio_url thinking redacted_thinking reasoning"
 )
-_NEEDED = ("messages", "prompt", "input")
-"""Members that the server asks for if a client says nothing in them."""
 _WEB = ("https://", "http://", "data:")
 _objects, _raws, _text = (
     msgspec.json.Decoder(list[_Members]),
@@ -92,16 +91,14 @@ def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
     for what clients cannot have, and `ValueError` for messages and tools that cannot be read."""
     known = FIELDS[task_type]
     sent, dropped = {}, []
-    for name, raw in members.items():
-        if says_nothing(raw) and name not in _NEEDED:
-            continue
+    for name, raw in given_members(members).items():
         if name in known or quirks.get(name, "") == ALLOW:
             sent[name] = raw
         elif name in REJECTED:
             raise _refused(name, "asks for another server, model or source", name)
         else:
             dropped.append(name)
-    if "tools" in members.keys() - sent.keys():  # which servers reject what chooses among them
+    if "tools" in members.keys() - sent.keys():  # servers reject what chooses among none
         dropped += [name for name in ("tool_choice", "parallel_tool_calls") if sent.pop(name, None)]
     if dropped:
         log.debug("members that are not sent to the upstream: %s", ", ".join(dropped)[:500])
@@ -122,11 +119,6 @@ def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
         if name in REJECTED:
             raise _refused(f"chat_template_kwargs.{name}", "replaces the model's own", name)
     return sent
-
-
-def says_nothing(raw: Raw) -> bool:
-    """Whether a member is null or an empty list, which is as good as its absence."""
-    return bytes(memoryview(raw)[:5]) in (b"null", b"[]")
 
 
 def _parts(message: _Members) -> Iterable[tuple[str, _Members]]:

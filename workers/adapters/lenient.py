@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw
 
 LARGE = 1 << 20
+SUBJECTS = frozenset({"input", "messages", "prompt"})
 MAX_PARTS = 250_000
 """In a large text: at least as many as the objects that it would become."""
 
@@ -47,6 +48,16 @@ def joined(text: str) -> str:
 def is_null(raw: Raw) -> bool:
     """Return whether a member is absent or null."""
     return bytes(raw) == b"null"
+
+
+def given_members(members: dict[str, Raw]) -> dict[str, Raw]:
+    """Return the members of a request, without null, empty texts and empty lists, but for the text or list that it is about."""
+    return {
+        name: raw
+        for name, raw in members.items()
+        if bytes(memoryview(raw)[:5]) not in (b"null", b'""', b"[]")
+        or (name in SUBJECTS and bytes(raw) != b"null")
+    }
 
 
 def without_nulls(value: Any) -> Any:

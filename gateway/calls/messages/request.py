@@ -19,7 +19,6 @@ from fairlane.gateway.calls.shapes import (
     Typed,
     check_callers,
     check_hosted,
-    given_members,
     invalid,
     is_empty,
     is_null,
@@ -30,6 +29,7 @@ from fairlane.gateway.calls.token_limits import MAX_OUTPUT_TOKENS
 from fairlane.gateway.errors import NO_THREADS, too_large
 from fairlane.streaming.jsontext import join_object, kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
+from fairlane.workers.adapters.lenient import given_members
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _BUDGETS = ((4096, "low"), (16_384, "medium"))
@@ -97,8 +97,8 @@ def chat_of(
     tokens are only counted. `hosted_tools`: the setting. Raise ApiError: 400 that names an unsupported member, 413 for more
     than `most` bytes."""
     given = given_members(fields)
-    for name in given:
-        if name not in _READ and name not in _IGNORED:
+    for name, raw in given.items():
+        if name not in _READ and name not in _IGNORED and not is_empty(raw):
             error = invalid(name, NOT_HERE)
             if name == "thread":
                 error.code = NO_THREADS

@@ -13,18 +13,11 @@ from fairlane.gateway.calls.responses.items import Conversation
 from fairlane.gateway.calls.responses.settings import read_included, read_output, read_settings
 from fairlane.gateway.calls.responses.stored_input import stored_items
 from fairlane.gateway.calls.responses.tools import Tools, read_choice
-from fairlane.gateway.calls.shapes import (
-    MAX_BYTES,
-    NOT_HERE,
-    HostedTools,
-    SizeLimit,
-    given_members,
-    invalid,
-    read,
-)
+from fairlane.gateway.calls.shapes import MAX_BYTES, NOT_HERE, HostedTools, SizeLimit, invalid, is_empty, read
 from fairlane.gateway.errors import too_large
 from fairlane.streaming.jsontext import kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
+from fairlane.workers.adapters.lenient import given_members
 
 _READ = frozenset({"model", "input", "include", "stream", "stream_options", *DEFAULTS})
 _IGNORED = frozenset({"access_programs", "client_metadata", "prompt_cache_options"})
@@ -125,8 +118,8 @@ def chat_of(
     more than `most` bytes.
     """
     given, known = given_members(fields), known or {}
-    for name in given:
-        if name not in _READ and name not in _IGNORED:
+    for name, raw in given.items():
+        if name not in _READ and name not in _IGNORED and not is_empty(raw):
             raise invalid(name, NOT_HERE)
     echo = new_echo(given, store=store)
     chat: RawObject = {}

@@ -123,7 +123,7 @@ def test_a_task_id_that_is_none_is_a_404(http: httpx2.Client, task_id: str) -> N
 
 
 def test_a_model_that_is_none_is_a_404(http: httpx2.Client) -> None:
-    for name in ("x", "a/b", "%00", "😀", "*", "x" * 1500):
+    for name in ("%00", "*", "x" * 1500):  # the worker runs models of any other name
         check_refused(http.get(f"/v1/models/{name}"), 404)
 
 

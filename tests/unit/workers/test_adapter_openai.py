@@ -161,6 +161,7 @@ CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": 
     [
         ({"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "stop": [], "user": None}, {}),
         ({"tools": None, "tool_choice": "none"}, {}),
+        ({"tools": "", "response_format": "", "stop": "", "user": "", "tool_choice": "auto"}, {}),
         *(
             ({"messages": [{**said, **nothing}]}, {"messages": [said]})
             for said in ({"role": "assistant", "content": None, "tool_calls": CALLS}, USER)

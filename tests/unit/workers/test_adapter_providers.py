@@ -355,7 +355,7 @@ async def test_a_task_that_a_dialect_cannot_say_is_refused_and_not_offered() -> 
         one.attach(worker)
         assert worker.registry.find("m", "openaiLike") is not None
         assert worker.registry.find("m", "openaiEmbedding") is None
-        assert (await failure(one, {**HI, "functions": []})).code == "BAD_REQUEST"
+        assert (await failure(one, {**HI, "functions": [{}]})).code == "BAD_REQUEST"
         assert not respx.calls
 
 

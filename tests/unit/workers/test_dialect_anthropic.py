@@ -226,7 +226,7 @@ def test_tools_are_declared_and_chosen(choice: dict[str, Any], expected: Any) ->
         ({"n": 2}, "one answer"),
         ({"logprobs": True}, "log probabilities"),
         ({"modalities": ["text", "audio"]}, "text only"),
-        ({"functions": []}, "'functions' cannot be said to Anthropic"),
+        ({"functions": [{}]}, "'functions' cannot be said to Anthropic"),
         ({"mcp_servers": [{"url": "http://evil.example"}]}, "'mcp_servers' cannot be said"),
         ({"Model": "other"}, "'Model' cannot be said"),
         ({"reasoning_effort": "much"}, "reasoning_effort"),

@@ -168,7 +168,7 @@ def test_tools_are_declared_and_chosen(choice: dict[str, Any], config: Any) -> N
     ("members", "sentence"),
     [
         ({"logprobs": True}, "log probabilities"),
-        ({"safetySettings": []}, "'safetySettings' cannot be said to Gemini"),
+        ({"safetySettings": [{}]}, "'safetySettings' cannot be said to Gemini"),
         ({"cachedContent": "cachedContents/other"}, "'cachedContent'"),
         ({"reasoning_effort": "max"}, "reasoning_effort"),
         ({"messages": []}, "none of a user"),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from fairlane.workers.adapters.lenient import is_null
+from fairlane.workers.adapters.lenient import given_members, is_null
 from fairlane.workers.adapters.quirks import ALLOW, Quirks, adapt
 from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.values import Usage
@@ -237,9 +237,9 @@ def read_chat(
     """
     try:
         members = msgspec.json.decode(payload, type=dict[str, Raw])
-        known = {name: raw for name, raw in members.items() if not is_null(raw)}
-        if quirks:
-            adapt(known, quirks)
+        known = given_members(members)
+        adapt(known, quirks)
+        if quirks or len(known) < len(members):
             payload = msgspec.json.encode(known)
         through = {name: raw for name, raw in known.items() if name in own or quirks.get(name) == ALLOW}
         for name in known.keys() - through.keys() - HINTS - set(ignored) - set(Chat.__struct_fields__):

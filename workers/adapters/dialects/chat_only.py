@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from fairlane.workers.adapters.fields import says_nothing
 from fairlane.workers.adapters.quirks import OMIT, Quirks
 
 Message = dict[str, Raw]
@@ -99,11 +98,13 @@ def _content(message: dict[str, Any]) -> bytes:
 
 
 def _spoken(message: Message) -> Message:
-    """Return the members that say something, and the content, which a message of calls has as null."""
+    """Return the members that are neither null nor an empty list, and the content, which a message of calls has as null. Empty
+    texts stay: DeepSeek requires `reasoning_content`."""
+    nothing = {name for name, value in message.items() if bytes(memoryview(value)[:5]) in (b"null", b"[]")}
     return {
-        name: _NULL if says_nothing(value) else value
+        name: _NULL if name in nothing else value
         for name, value in message.items()
-        if name == "content" or not says_nothing(value)
+        if name == "content" or name not in nothing
     }
 
 
