@@ -46,20 +46,15 @@ def finish_of(reason: str, said: Collection[str]) -> str:
     return name
 
 
-def members_of(message: Any) -> dict[str, Any]:
-    """Return the members of a delta or message. Raise ValueError for anything else."""
-    if not isinstance(message, dict):
-        raise ValueError("a delta or a message is not an object")
-    return message
-
-
 def read_message(delta: Delta, members: Any, *, legacy: bool, is_whole: bool = False) -> dict[str, Any]:
     """Fill in what a delta or a message says. Return its `tool_calls` and its unknown members. `legacy`: its client
     asked for a `function_call`. `is_whole`: it is a message, each of whose calls is another one."""
+    if type(members) is not dict:
+        raise ValueError("a delta or a message is not an object")
     unknown: dict[str, Any] = {}
     reasoning = ""
-    for name, value in members_of(members).items():
-        if value is None or value == "" or name == "role":
+    for name, value in members.items():
+        if value is None or value == "" or value == [] or name == "role":
             continue
         if name == "content":
             if type(value) is str:
@@ -76,8 +71,7 @@ def read_message(delta: Delta, members: Any, *, legacy: bool, is_whole: bool = F
         elif name == "refusal":
             delta.refusal = _text(value) or None
         elif name == "tool_calls":
-            if value:
-                unknown[name] = _calls(value, is_whole=is_whole)
+            unknown[name] = _calls(value, is_whole=is_whole)
         elif name == "function_call" and not legacy:
             unknown["tool_calls"] = [_call({"index": 0, "type": "function", "function": value})]
         else:
@@ -162,8 +156,10 @@ def _count(members: dict[str, Any], *names: str) -> int | None:
     """Return a count by one of its names; some servers write 7.0, or "7"."""
     for name in names:
         value = members.get(name)
-        if isinstance(value, str) and value.isascii() and value.isdigit():
+        if (isinstance(value, str) and value.isascii() and value.isdigit()) or (
+            isinstance(value, float) and value.is_integer()
+        ):
             value = int(value)
-        if isinstance(value, int | float) and value >= 0 and value == int(value):
-            return int(value)
+        if isinstance(value, int) and value >= 0:
+            return value
     return None

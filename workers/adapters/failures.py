@@ -143,7 +143,7 @@ _SIGNS = (
 """Members that only errors have, among objects without output."""
 _MESSAGES = (*_SIGNS, "status_msg", "title", "description", "text", "error")
 _CODES = ("code", "status", "status_code", "statusCode", "error_code")
-_PAUSES = {"retry_after": 1.0, "retryAfter": 1.0, "retry_after_ms": 0.001, "retryAfterMs": 0.001}
+_PAUSES = {"retry_after": 1.0, "retry_after_ms": 0.001}
 _PAUSE = re.compile(r"(?:try again|retry) (?:in|after) (\d{1,6}(?:\.\d{1,6})?) ?(ms|s)", re.IGNORECASE)
 MAX_LEVELS = 6
 MAX_TEXT = 4000
@@ -197,15 +197,13 @@ def is_error(found: dict[str, Any], *, answers: bool) -> bool:
 
 
 def read_error(body: bytes) -> UpstreamError:
-    """Understand an error body: JSON of any of the forms that servers use, alone or in an event, or text."""
-    text = UpstreamError(_one_line(body[:MAX_TEXT].decode(errors="replace")), is_report=False)
+    """Understand an error body: JSON of any of the forms that servers use, or text."""
+    text = _one_line(body[:MAX_TEXT].decode(errors="replace"))
     try:
-        value = lenient(body)
+        said = _from_value(lenient(body))
     except (NotJsonError, RecursionError):
-        event = re.search(rb"^data: ?(.*[^\s].*)$", body, re.MULTILINE)
-        return text if event is None else read_error(event[1])
-    said = _from_value(value)
-    return said if said.message else replace(said, message=text.message, is_report=False)
+        said = UpstreamError("")
+    return said if said.message else replace(said, message=text, is_report=False)
 
 
 def from_status(status: int, body: bytes, pause_s: float | None, asked: CallTarget) -> TaskError:

@@ -438,7 +438,7 @@ async def test_another_whole_answer_keeps_its_further_members_and_has_a_reason_a
 
 async def test_who_asks_for_functions_gets_a_function_call() -> None:
     body = json.dumps(whole("function_call", function_call=CALL)).encode()
-    told = said(await answer(body, "application/json", stream=False, payload=b'{"functions":[]}'))
+    told = said(await answer(body, "application/json", stream=False, payload=b'{"functions":[{"name":"f"}]}'))
     assert told == {"function_call": CALL, "finish_reason": "function_call"}
 
 

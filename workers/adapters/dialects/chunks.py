@@ -79,10 +79,12 @@ class OpenAIReader(NormalReader):
             raise ValueError("a choice is not an object")
         index = choice.get("index")
         delta = Delta(index=place if index is None else index)
+        if type(delta.index) is not int:
+            raise ValueError("a choice with an index that is not a number")
         extra: dict[str, Any] = {}
         reason = None
         for name, value in choice.items():
-            if value is None or name in ("index", "message", "response"):
+            if value is None or value == [] or name in ("index", "message", "response"):
                 continue
             if name == "delta":
                 unknown = read_message(delta, value, legacy=self._legacy)

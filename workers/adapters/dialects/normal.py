@@ -42,9 +42,11 @@ class ChoiceState:
 
     def note(self, delta: Delta, of_delta: dict[str, Any] | None) -> bool:
         """Note what a delta says; return whether it is output of the model's."""
-        said = bool(delta.content or delta.reasoning or delta.refusal or delta.tool_calls)
-        if said:
-            self.names.update(name for name in OUTPUT if getattr(delta, name))
+        said = False
+        for name in OUTPUT:
+            if getattr(delta, name):
+                self.names.add(name)
+                said = True
         if of_delta:
             self.names.update(of_delta)
         return said
@@ -90,15 +92,15 @@ class NormalReader(Reader):
         )
 
     def read(self, event: bytes) -> list[Delta]:
-        text = event.strip()
-        if text == b"[DONE]":
-            self.done = True
-        if text in (b"", b"null", b"[DONE]") or text.startswith(b":"):
-            return []
+        if not event.startswith(b"{"):
+            event = event.strip()
+            self.done = self.done or event == b"[DONE]"
+            if event in (b"", b"null", b"[DONE]") or event.startswith(b":"):
+                return []
         try:
-            return self._read(text)
+            return self._read(event)
         except NotJsonError:
-            lines = text.split(b"\n")
+            lines = event.strip().split(b"\n")
             if len(lines) == 1:
                 raise
         return [delta for line in lines for delta in self.read(line)]
@@ -146,10 +148,10 @@ class NormalReader(Reader):
         return deltas
 
     def _state(self, index: int) -> ChoiceState:
-        if type(index) is not int or not 0 <= index < MAX_CHOICES:
-            raise ValueError(f"a choice with the index {index}")
         state = self._choices.get(index)
         if state is None:
+            if not 0 <= index < MAX_CHOICES:
+                raise ValueError(f"a choice with the index {index}")
             state = self._choices[index] = ChoiceState()
         return state
 
