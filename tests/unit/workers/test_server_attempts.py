@@ -365,6 +365,22 @@ async def test_what_a_stopped_task_wrote_is_counted_though_its_worker_does_not_s
     assert args[3].used == (Used(10, chunks, estimated=True) if chunks else Used())
 
 
+@pytest.mark.parametrize(("chunks", "used"), [(0, Used()), (3, Used(10, 3, estimated=True))])
+async def test_a_failure_without_output_or_usage_costs_nothing(chunks: int, used: Used) -> None:
+    stage = Stage()
+    worker = stage.worker()
+    await stage.store.answer("take", [grant()])
+    await stage.store.answer("payload", b"x" * 40)
+    attempt = attempt_of(worker, "t1")
+    for seq in range(1, chunks + 1):
+        attempt.chunk(chunk(attempt, seq, "word"))
+    attempt.result(result(attempt, None, lastSeq=chunks, error="no"))
+    if chunks:
+        await stage.store.answer("append", [("ok", 0)])
+    args, _ = await stage.store.answer("finish", finished("ok"))
+    assert args[3].used == used
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize(
     ("texts", "tokens"),

@@ -584,7 +584,10 @@ class Attempt:
             usage = self._client_usage(usage)
         if usage is not None and not self.writer.fits(len(usage)):
             usage = None
-        self.fail(code, text, retryable=retryable, usage=usage, used=self._used(message), hold_ms=hold_ms)
+        answered = usage is not None or self._last_usage is not None or self.writer.chunks
+        # nothing is charged for an answer that was not given
+        used = self._used(message) if answered else NO_USAGE
+        self.fail(code, text, retryable=retryable, usage=usage, used=used, hold_ms=hold_ms)
 
     def reject(self, message: TaskReject) -> str | None:
         """The worker will not run it. Return what is wrong with the message, or None.
