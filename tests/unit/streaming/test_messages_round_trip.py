@@ -72,12 +72,12 @@ def test_an_answer_comes_through_as_it_was(answer: list[Any], stop: str, cut: in
     reader = AnthropicReader(HEAD)
     events = anthropic_events(answer, stop, cut)
     deltas = [delta for event in events for delta in reader.read(msgspec.json.encode(event))]
-    log = log_of(deltas, reader.usage)
+    log = log_of([*deltas, *reader.end()], reader.usage)
     assert content(streamed(log)) == answer
     assert told(streamed(log).model_dump()) == told(body(log).model_dump()) == told(original)
 
     outputs = AnthropicReader(HEAD).whole(msgspec.json.encode(original))
-    (result,) = [one.value for one in outputs if isinstance(one, Result)]
+    (result,) = [msgspec.json.decode(one.value) for one in outputs if isinstance(one, Result)]
     whole = Log().start().done(result)
     assert content(body(whole)) == content(streamed(whole)) == answer
     assert told(body(whole).model_dump()) == told(streamed(whole).model_dump()) == told(original)
