@@ -26,11 +26,10 @@ from fairlane.streaming.events import (
 )
 from fairlane.streaming.jsontext import MAX_DEPTH, json_string, too_deep
 from fairlane.streaming.structured.checker import Verdict
-from fairlane.streaming.structured.output_texts import Collected
 from fairlane.streaming.structured.repair import repair_request
 from fairlane.streaming.structured.requirements import MAX_TEXT_BYTES, schema_of, texts_to_check
 from fairlane.streaming.tool_calls import CallDeltas
-from fairlane.streaming.views.choice import choices_of_result, finish_of_result, said_bytes
+from fairlane.streaming.views.choice import Choice, choices_of_result, finish_of_result, said_bytes
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import (
@@ -167,7 +166,6 @@ class Attempt:
     __slots__ = (
         "_calls",
         "_checking",
-        "_collected",
         "_debug",
         "_effects",
         "_finish_reason",
@@ -238,7 +236,6 @@ class Attempt:
         """By choice."""
         self._debug = b""
         self._schema: bytes | None = None
-        self._collected: Collected | None = None
         """The text so far, of a task whose text must match a schema."""
         self._checking = False
         self._made: ResultView | None = None
@@ -288,7 +285,8 @@ class Attempt:
             return
         told = with_model(whole, grant.asked) if grant.model_omitted else whole
         if grant.answer:
-            self._schema, self._collected = schema_of(grant.answer, payload), Collected()
+            self._schema = schema_of(grant.answer, payload)
+            self._made = ResultView(TaskInfo(grant.task_id, grant.asked, 0, grant.task_type))
             if grant.repair and not grant.stream:
                 self.writer.buffer_until_end()
         if grant.stage:
@@ -427,14 +425,12 @@ class Attempt:
     @property
     def _chunk(self) -> Callable[[int, str, Any], None]:
         """Takes output: into the log, and where it is looked at in the end, to the rest of that."""
-        return self.writer.chunk if self._collected is None and self._made is None else self._collect
+        return self.writer.chunk if self._made is None else self._collect
 
     def _collect(self, index: int, kind: str, value: Any) -> None:
-        if self._collected is not None:
-            self._collected.add(index, kind, value)
-        if self._made is not None:
-            delta = json_string(value) if isinstance(value, str) else bytes(value)
-            self._made.add_chunk(Chunk(index, kind, Raw(delta)))
+        assert self._made is not None
+        delta = json_string(value) if isinstance(value, str) else bytes(value)
+        self._made.add_chunk(Chunk(index, kind, Raw(delta)))
         self.writer.chunk(index, kind, value)
 
     def broken(self, why: str) -> None:
@@ -505,12 +501,14 @@ class Attempt:
         if reason is not None and len(reason) > MAX_REASON_CHARS:
             reason = None
         end = Finish(State.COMPLETED, "", fragment_done(shown, usage, reason), used)
-        if self._made is not None:
+        if self.grant.stage:
             end = end._replace(stage=self._stage_done(end, reason, logged=shown is None))
         if not self.writer.fits(len(end.fragment)):
             self._too_large(end.used)
-        elif self._schema is not None and self._collected is not None:
-            self._check(end, self._schema, self._collected, usage, result)
+        elif self._schema is not None and self._made is not None:
+            told = result == b"null"
+            choices = self._made.choices() if told else choices_of_result(result, self.grant.task_id)
+            self._check(end, self._schema, choices, usage)
         else:
             self._finish(end)
 
@@ -522,11 +520,8 @@ class Attempt:
         self._made.feed(Event(0, 0, "done", b"{%b}" % end.fragment))
         return StageDone(stage, end.used, self._made.result_json(), reason, logged and self.writer.has_output)
 
-    def _check(
-        self, end: Finish, schema: bytes, collected: Collected, usage: bytes | None, result: bytes
-    ) -> None:
+    def _check(self, end: Finish, schema: bytes, choices: list[Choice], usage: bytes | None) -> None:
         """Have the answer looked at before it ends so. Until then it is as if its end were being written."""
-        choices = collected.choices() if result == b"null" else choices_of_result(result, self.grant.task_id)
         texts = texts_to_check(choices)
         alone = len(choices) == len(texts) == 1 and len(texts[0]) <= MAX_TEXT_BYTES
         repairs = self.grant.repairs and alone and not self.writer.has_output

@@ -3,19 +3,16 @@
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
 from fairlane.streaming.jsontext import members
 from fairlane.streaming.structured.child import Look
-from fairlane.streaming.structured.output_texts import Collected
 from fairlane.streaming.structured.requirements import (
     ANY_OBJECT,
     MAX_PLACE_CHARS,
     MAX_REASON_CHARS,
     MAX_SCHEMA_BYTES,
     MAX_SCHEMA_DEPTH,
-    MAX_TEXT_BYTES,
     check_form,
     place_of,
     schema_of,
@@ -134,31 +131,6 @@ def test_brackets_in_texts_are_no_depth() -> None:
 def test_what_was_cut_off_refused_or_calls_tools_is_not_looked_at(choice: Any, looked_at: bool) -> None:
     texts = texts_to_check(choices_of_result(raw({"choices": [choice]}), "t"))
     assert texts == ([json.dumps(choice["message"]["content"]).encode()] if looked_at else [])
-
-
-def test_pieces_come_to_the_same_texts() -> None:
-    collected = Collected()
-    for index, kind, value in (
-        (0, "text", '{"a":'),
-        (1, "refusal", "No."),
-        (0, "reasoning", "hm"),
-        (2, "text", "cut"),
-        (0, "text", ' "é"}'),
-        (2, "finish", "length"),
-        (3, "tool", b'[{"index":0}]'),
-        (0, "finish", "stop"),
-    ):
-        collected.add(index, kind, value)
-    assert [msgspec.json.decode(text) for text in texts_to_check(collected.choices())] == ['{"a": "é"}']
-    assert texts_to_check(Collected().choices()) == [b'""'], "no text is none that matches"
-
-
-def test_no_more_text_is_kept_than_is_looked_at() -> None:
-    collected = Collected()
-    for _ in range(100):
-        collected.add(0, "text", "x" * (MAX_TEXT_BYTES // 10))
-    (text,) = texts_to_check(collected.choices())
-    assert MAX_TEXT_BYTES < len(text) < 2 * MAX_TEXT_BYTES
 
 
 @pytest.mark.parametrize(
