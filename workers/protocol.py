@@ -138,6 +138,7 @@ class Register(_Message, tag="register"):
     upstream: Annotated[str, Meta(max_length=MAX_UPSTREAM_CHARS, pattern=PRINTABLE)] | None = None
     model_info: Annotated[dict[Name, ModelInfo], Meta(max_length=256)] | None = None
     limits: Limits | None = None
+    wants_user: bool = False
     sdk: Sdk | None = None
     tags: (
         Annotated[dict[Name, Annotated[str, Meta(max_length=200, pattern=PRINTABLE)]], Meta(max_length=64)]
@@ -226,6 +227,7 @@ class Task(_Message, tag="task"):
     timeout_ms: int = 0
     traceparent: str | None = None
     tell_sent: bool = False
+    user: str = ""
 
 
 class Cancel(_Message, tag="cancel"):
@@ -275,6 +277,7 @@ def task_frame(
     timeout_ms: int,
     traceparent: str = "",
     tell_sent: bool = False,
+    user: str = "",
 ) -> bytes:
     """The `task` frame with `payload` spliced in unparsed. Version 1 gets its four keys and nothing else."""
     head = b'{"type":"task","taskType":%b,"taskId":"%b","payload":%b' % (
@@ -286,6 +289,7 @@ def task_frame(
         return head + b"}"
     trace = b',"traceparent":"%b"' % traceparent.encode() if traceparent else b""
     told = b',"tellSent":true' if tell_sent else b""
+    told += b',"user":%b' % encoder.encode(user) if user else b""
     return head + b',"attempt":%d,"model":%b,"stream":%b,"timeoutMs":%d%b%b}' % (
         attempt,
         encoder.encode(model),

@@ -12,9 +12,10 @@ import msgspec
 from msgspec import Raw
 
 Quirks = Mapping[str, str]
-"""What becomes of a member: `omit`, `allow` (clients can set it), or the name under which it is sent.
-Four have values of their own: `system=first`, `developer=system`, `max_output_tokens=9000`, `reasoning_effort=low,high`."""
-ALLOW, OMIT = "allow", "omit"
+"""What becomes of a member: `omit`, `allow` (clients can set it), `per_user` (it separates the prompt caches of users; in a request's
+quirks it is `=VALUE`), or the name under which it is sent. Four have values of their own: `system=first`, `developer=system`,
+`max_output_tokens=9000`, `reasoning_effort=low,high`."""
+ALLOW, OMIT, PER_USER = "allow", "omit", "per_user"
 OLD_BOUND = {"max_completion_tokens": "max_tokens"}
 """Servers that do not know OpenAI's newer name ignore it, and so the bound; those that reject the older name say so."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -68,13 +69,17 @@ def merged(quirks: Quirks, others: Quirks) -> dict[str, str]:
 def adapt(body: dict[str, Any], quirks: Quirks) -> None:
     """Change the members of a chat request, JSON or Python values, to what the upstream takes."""
     for name, instead in quirks.items():
-        if name not in body or name in _NOT_MEMBERS or instead == ALLOW or (name == "stream" and body[name]):
+        if instead[:1] == "=":
+            body[name] = instead[1:]
+        elif (
+            name not in body or name in _NOT_MEMBERS or instead == ALLOW or (name == "stream" and body[name])
+        ):
             continue
-        value = body.pop(name)
-        if name == "reasoning_effort" and instead != OMIT:
-            body[name] = _nearest(value, instead.split(","))
-        elif instead != OMIT:
-            body[instead] = value
+        elif name == "reasoning_effort" and instead != OMIT:
+            body[name] = _nearest(body[name], instead.split(","))
+        else:
+            value = body.pop(name)
+            body |= {} if instead == OMIT else {instead: value}
     if most := quirks.get("max_output_tokens"):
         for name in body.keys() & {*_BOUNDS}:
             body[name] = Raw(str(most).encode()) if _is_above(body[name], int(most)) else body[name]

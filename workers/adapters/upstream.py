@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import functools
+import hmac
 import logging
 import random
+import secrets
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
@@ -26,7 +28,7 @@ from fairlane.workers.adapters.failures import (
 )
 from fairlane.workers.adapters.lenient import NotJsonError
 from fairlane.workers.adapters.listing import read_models
-from fairlane.workers.adapters.quirks import ALLOW, Quirks, learn, merged
+from fairlane.workers.adapters.quirks import ALLOW, PER_USER, Quirks, learn, merged
 from fairlane.workers.adapters.sse import ErrorEvent, EventParser
 from fairlane.workers.adapters.watch import Watch
 from fairlane.workers.hosts import client_options, is_loopback
@@ -115,6 +117,8 @@ class Upstream:
         self._limits = limits or Limits()
         self._headers = dict(headers or {})
         self._quirks = {**(quirks or {}), **dict.fromkeys(allow_fields, ALLOW)}
+        self._salt = (api_key or "").encode() or secrets.token_bytes(16)
+        """Makes users' names in `per_user` quirks such as nobody can guess; workers with the same key make the same ones."""
         self._learnt: dict[str, Quirks] = {}
         """By the upstream's names of models."""
         self._transport = transport
@@ -130,6 +134,7 @@ class Upstream:
         worker.handler(models=self.models, task_types=list(self.task_types))(self)
         self._worker = worker
         worker.upstream = worker.upstream or self.name
+        worker.wants_user = worker.wants_user or PER_USER in self._quirks.values()
 
         @worker.on_startup
         async def begin(_: SimpleNamespace) -> None:
@@ -277,6 +282,9 @@ class Upstream:
     def _call(self, task: Task, model: str, news: Quirks) -> Call:
         """Return the request. Raise `TaskError` for a task that has none."""
         quirks = merged(merged(self._quirks, self._learnt.get(model, {})), news)
+        for name in [name for name, value in quirks.items() if value == PER_USER]:
+            user = (task.user or task.task_id).encode()
+            quirks[name] = "=" + hmac.digest(self._salt, user, "sha256").hex()[:32]
         try:
             return self._dialect.call(task, model, quirks=quirks, now=time.time())
         except (

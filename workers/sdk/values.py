@@ -20,7 +20,8 @@ class Task:
     `payload_bytes` is the caller's JSON as it came; `payload` parses it on first use and keeps it. `stream`
     says whether the caller wants output as it is made; what a handler yields is sent either way. `traceparent`
     is the header to send with calls that belong to the task (W3C Trace Context); None when it is not traced. `tell_sent`: the
-    gateway wants to know when the task's request has left (`Context.sent`).
+    gateway wants to know when the task's request has left (`Context.sent`). `user`: whose task it is, for a worker that
+    `wants_user`.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class Task:
         "tell_sent",
         "traceparent",
         "type",
+        "user",
     )
 
     def __init__(
@@ -46,6 +48,7 @@ class Task:
         stream: bool = True,
         traceparent: str | None = None,
         tell_sent: bool = False,
+        user: str = "",
     ) -> None:
         self.task_id = task_id
         self.type = type
@@ -55,6 +58,7 @@ class Task:
         self.stream = stream
         self.traceparent = traceparent
         self.tell_sent = tell_sent
+        self.user = user
         self._payload: Any = msgspec.UNSET
 
     @classmethod
@@ -69,6 +73,7 @@ class Task:
             stream=message.stream,
             traceparent=message.traceparent,
             tell_sent=message.tell_sent,
+            user=message.user,
         )
 
     @property

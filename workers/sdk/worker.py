@@ -72,6 +72,8 @@ class Worker:
         self.drain_ms = drain_ms
         self.tags = tags
         self.upstream = upstream
+        self.wants_user = False
+        """Whether tasks come with their user's name."""
         self.state = SimpleNamespace()
         """What start-up hooks put here, handlers find in `context.state`."""
         self.registry = Registry()
@@ -239,6 +241,7 @@ class Worker:
             unhealthy=self._unhealthy,
             upstream=self.upstream or None,
             model_info=dict(self._model_info) or None,
+            wants_user=self.wants_user,
             sdk=protocol.Sdk(name="fairlane-python", version=_version()),
             tags=self.tags,
         )

@@ -179,6 +179,7 @@ class Worker:
         "usable",
         "version",
         "wakes_at",
+        "wants_user",
     )
 
     def __init__(
@@ -240,6 +241,7 @@ class Worker:
         self.wakes_at = 0.0
         self.task_types: frozenset[str] | None = None
         self.model_info, self.tags = model_info, tags
+        self.wants_user = False
         self.models: tuple[str, ...] = ()
         self.set_models(models, task_types)
 

@@ -31,6 +31,20 @@ async def test_a_task_says_attempt_model_stream_and_time(served: Served, callers
         assert await answer.ok() == 2
 
 
+@pytest.mark.shared
+async def test_a_task_says_its_user_to_a_worker_that_wants_it_alone(served: Served, callers: Callers) -> None:
+    users = []
+    for wants in (True, False):
+        async with worker_v2(served.ws, wantsUser=wants) as worker:
+            answer = callers.ask(user="ann")
+            task = await worker.expect("task")
+            users.append(task.get("user"))
+            await worker.answer(task, 1, lastSeq=0)
+            await answer.ok()
+    assert users[0]
+    assert users[1] is None
+
+
 async def test_the_example_of_the_protocol_happens_as_it_is_written(served: Served, callers: Callers) -> None:
     document = (Path(protocol.__file__).parent / "PROTOCOL.md").read_text()
     example = document.partition("### Example")[2].partition("\n### ")[0]

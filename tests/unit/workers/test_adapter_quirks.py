@@ -370,6 +370,29 @@ async def test_an_operator_sets_quirks() -> None:
     await upstream.aclose()
 
 
+@respx.mock
+async def test_each_user_has_a_name_of_its_own_for_the_server_s_prompt_cache() -> None:
+    server, worker = Server(lambda _: None), Worker()
+    upstream = adapter(quirks=read_quirks(["cache_salt=per_user", "prompt_cache_key=per_user"]))
+    upstream.attach(worker)
+    assert worker.wants_user
+    for type, user in (
+        ("openaiLike", "ann"),
+        ("openaiCompletion", "ann"),
+        ("openaiLike", "bob"),
+        ("openaiLike", ""),
+    ):
+        raw = b'{"messages": [], "prompt": "a", "cache_salt": "mine", "prompt_cache_key": "mine"}'
+        task = Task(task_id="t", type=type, model="m", payload_bytes=raw, stream=False, user=user)
+        assert [item async for item in upstream(task, Context(task))]
+    salts = [body["cache_salt"] for body in server.bodies]
+    assert salts == [body["prompt_cache_key"] for body in server.bodies]
+    assert salts[0] == salts[1]
+    assert len({*salts, "mine", "ann", "bob"}) == 6
+    assert all(len(salt) == 32 for salt in salts)
+    await upstream.aclose()
+
+
 @pytest.mark.parametrize(
     "pair", ["", "a", "=omit", "system=last", "max_output_tokens=x", "reasoning_effort=some", "a b=omit"]
 )

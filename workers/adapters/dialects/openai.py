@@ -57,7 +57,9 @@ class OpenAIDialect:
             else:
                 body.pop("stream_options", None)  # upstreams reject it without a stream
         if task.type != "openaiLike":
-            quirks = {name: instead for name, instead in quirks.items() if instead == OMIT}
+            quirks = {
+                name: instead for name, instead in quirks.items() if instead == OMIT or instead[0] == "="
+            }
         adapt(body, quirks)
         for name, plain in (("messages", plain_messages), ("tools", plain_tools)):
             if name in body:

@@ -518,7 +518,7 @@ class Session:
             upstream=self._upstream(frame.upstream),
             max_message_bytes=_max_message_bytes(frame),
         )
-        self.worker = worker
+        self.worker, worker.wants_user = worker, frame.wants_user
         self._connected(worker, frame.unhealthy or "")  # first: its offer leaves before the welcome does
         settings, limits = self._settings, Limits(self._settings.max_message_bytes)
         registered = Registered(worker.id, settings.heartbeat_ms, settings.dead_after_ms, limits, VERSION)

@@ -302,6 +302,7 @@ class Attempt:
             timeout_ms=grant.left_ms,
             traceparent=grant.traceparent if self.span is None else self.span.traceparent,
             tell_sent=grant.report_sent,
+            user=grant.user if worker.wants_user else "",
         )
         if len(frame) > worker.max_message_bytes:
             self._effects.keep_payload(grant.task_id, payload)
