@@ -247,6 +247,12 @@ def unreadable(what: str) -> TaskError:
     return TaskError("JSON_PARSE_FAILED", f"The upstream's answer is not what it should be: {what}.")
 
 
+class UpstreamFailure(TaskError):
+    """A failure that an upstream reported: `said` is its message and the names of the error."""
+
+    said: str = ""
+
+
 def _failure(
     said: UpstreamError, status: int | None, pause_s: float | None, asked: CallTarget, sentence: str
 ) -> TaskError:
@@ -269,13 +275,15 @@ def _failure(
     elif code == "UPSTREAM_ERROR" and no_model:
         answered = "refused it" if status is None else f"answered {status}"
         sentence = f"The worker offers a model that its upstream may not have: asked for {asked.model}, {asked.url} {answered}"
-    return TaskError(
+    failure = UpstreamFailure(
         code,
         shorten(f"{sentence}: {message}" if message else f"{sentence}."),
         retryable=retryable,
         http_status=status or 200,
         retry_after_ms=None if pause_s is None else round(pause_s * 1000),
     )
+    failure.said = " ".join((said.message, *said.names))
+    return failure
 
 
 def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:

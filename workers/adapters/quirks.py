@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Raw
 
 Quirks = Mapping[str, str]
-"""What becomes of a member: `omit`, `allow` (clients can set it), `per_user` (it separates the prompt caches of users; in a request's
-quirks it is `=VALUE`), or the name under which it is sent. Four have values of their own: `system=first`, `developer=system`,
+"""What becomes of a member: `omit`, `allow` (clients can set it), `per_user` (it separates the prompt caches of users; for
+a request it is `=VALUE`), or the name under which it is sent. Four have values of their own: `system=first`, `developer=system`,
 `max_output_tokens=9000`, `reasoning_effort=low,high`."""
 ALLOW, OMIT, PER_USER = "allow", "omit", "per_user"
 OLD_BOUND = {"max_completion_tokens": "max_tokens"}

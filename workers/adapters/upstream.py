@@ -18,11 +18,11 @@ from fairlane.workers.adapters.clock import Clock, Limits
 from fairlane.workers.adapters.dialects.base import Call, Dialect, Output, Reader
 from fairlane.workers.adapters.failures import (
     CallTarget,
+    UpstreamFailure,
     UpstreamSaid,
     from_answer,
     from_status,
     from_transport,
-    read_error,
     unreadable,
     what_is_wrong,
 )
@@ -53,9 +53,8 @@ MAX_REPEATS = 4
 """Of a request that is rejected for what can be sent otherwise."""
 MAX_MODELS = 256
 """Models whose quirks are remembered, if clients can name any."""
-REJECTIONS = frozenset({400, 422, 500, 501})
-"""Statuses of an upstream that does not take a member; llama.cpp answers 500 for what its model's template rejects."""
 NEGOTIABLE = frozenset({"BAD_REQUEST", "UPSTREAM_ERROR"})
+"""Failures of a request that the upstream may take otherwise: llama.cpp answers 500 for what its model's template rejects."""
 DOUBTFUL = frozenset(
     {
         "UPSTREAM_ERROR",
@@ -118,7 +117,7 @@ class Upstream:
         self._headers = dict(headers or {})
         self._quirks = {**(quirks or {}), **dict.fromkeys(allow_fields, ALLOW)}
         self._salt = (api_key or "").encode() or secrets.token_bytes(16)
-        """Makes users' names in `per_user` quirks such as nobody can guess; workers with the same key make the same ones."""
+        """Keys the hashes of `per_user` quirks; workers with the same key of the upstream make the same ones."""
         self._learnt: dict[str, Quirks] = {}
         """By the upstream's names of models."""
         self._transport = transport
@@ -213,18 +212,32 @@ class Upstream:
         if task.type not in self.task_types:
             raise TaskError("BAD_REQUEST", f"This worker does not run tasks of type {task.type!r}.")
         model = self.upstream_name(task.model)
-        try:
-            call, asked, clock, response = await self._open(task, context, model)
+        callers_choice = task.model not in self.models and model == task.model
+        requests = _Requests(functools.partial(self._call, task, model), task)
+        clock = Clock(self._limits, context.remaining(), stream=requests.call.stream)
+        has_output = False
+        while True:
+            call = requests.call
+            asked = CallTarget(self._shown_url + call.path, model, callers_choice, self._api_key)
             try:
-                async with contextlib.aclosing(self._answer(response, clock, call, asked)) as items:
-                    async for item in items:
-                        yield item
-            finally:
-                await response.aclose()
-        except TaskError as error:
-            if self._watch is not None and error.code in DOUBTFUL and error.http_status != 429:
-                self._watch.doubt()
-            raise
+                response = await self._send(call, task, context, clock)
+                try:
+                    async with contextlib.aclosing(self._answer(response, clock, call, asked)) as items:
+                        async for item in items:
+                            if requests.learnt and not has_output:
+                                self._remember(model, requests.learnt)
+                            has_output = True
+                            yield item
+                finally:
+                    await response.aclose()
+                break
+            except TaskError as error:
+                failure = error if has_output else requests.change(error)
+                if failure is None:
+                    continue
+                if self._watch is not None and failure.code in DOUBTFUL and failure.http_status != 429:
+                    self._watch.doubt()
+                raise failure from failure.__cause__
         if self._watch is not None:
             self._watch.worked()
 
@@ -243,45 +256,9 @@ class Upstream:
             )
         return self._client
 
-    async def _open(
-        self, task: Task, context: Context, model: str
-    ) -> tuple[Call, CallTarget, Clock, httpx2.Response]:
-        """Send the request; again while it is rejected for something that can be sent otherwise, which is then remembered. Return
-        the answer with status 200, still open. Raise `TaskError`."""
-        callers_choice = task.model not in self.models and model == task.model
-        news: Quirks = {}
-        call = self._call(task, model, news)
-        tried = {call.body}
-        failure: TaskError | None = None
-        clock = Clock(self._limits, context.remaining(), stream=call.stream)
-        while True:
-            asked = CallTarget(self._shown_url + call.path, model, callers_choice, self._api_key)
-            response = await self._send(call, task, context, clock)
-            if response.status_code == 200:
-                if news:
-                    self._remember(model, news)
-                return call, asked, clock, response
-            try:
-                body = await self._read_all(response.aiter_bytes(), clock, MAX_ERROR_BYTES, cut=True)
-            finally:
-                await response.aclose()
-            before = failure
-            failure = from_status(response.status_code, body, requested_pause(response.headers), asked)
-            found: Quirks = {}
-            if task.type in TEXT and response.status_code in REJECTIONS and failure.code in NEGOTIABLE:
-                said = read_error(body)
-                found = learn(" ".join((said.message, *said.names)), task.payload_bytes)
-            calls = {name: self._call(task, model, merged(news, {name: found[name]})) for name in found}
-            effective = {name: found[name] for name, other in calls.items() if other.body not in tried}
-            if not effective or len(tried) > MAX_REPEATS:
-                raise before if before and found.keys() & {*news.values()} else failure
-            news = merged(news, effective)
-            call = self._call(task, model, news)
-            tried.add(call.body)
-
-    def _call(self, task: Task, model: str, news: Quirks) -> Call:
+    def _call(self, task: Task, model: str, learnt: Quirks) -> Call:
         """Return the request. Raise `TaskError` for a task that has none."""
-        quirks = merged(merged(self._quirks, self._learnt.get(model, {})), news)
+        quirks = merged(merged(self._quirks, self._learnt.get(model, {})), learnt)
         for name in [name for name, value in quirks.items() if value == PER_USER]:
             user = (task.user or task.task_id).encode()
             quirks[name] = "=" + hmac.digest(self._salt, user, "sha256").hex()[:32]
@@ -349,10 +326,14 @@ class Upstream:
     async def _answer(
         self, response: httpx2.Response, clock: Clock, call: Call, asked: CallTarget
     ) -> AsyncGenerator[Output, None]:
-        """Read an answer of status 200. Its first bytes decide how: servers send events as JSON, and JSON as events."""
+        """Read an answer. Its first bytes decide how: servers send events as JSON, and JSON as events. Raise `TaskError` for one
+        of another status than 200."""
         content_type = response.headers.get("Content-Type", "")
         pause_s = requested_pause(response.headers)
         parts = response.aiter_bytes()
+        if response.status_code != 200:
+            body = await self._read_all(parts, clock, MAX_ERROR_BYTES, cut=True)
+            raise from_status(response.status_code, body, pause_s, asked)
         head = b""
         while not head.strip() and (part := await self._next(parts, clock)) is not None:
             head += part
@@ -463,6 +444,33 @@ class Upstream:
             raise from_transport(error, streaming=True) from error
         clock.came()
         return part
+
+
+class _Requests:
+    """The requests of one task: the first one, and others after rejections of what can be sent otherwise."""
+
+    def __init__(self, make: Callable[[Quirks], Call], task: Task) -> None:
+        self._make, self._task = make, task
+        self.call = make({})
+        self.learnt: Quirks = {}
+        """By rejections; they hold if the present request succeeds."""
+        self._tried = {self.call.body}
+        self._failure: TaskError | None = None
+
+    def change(self, failure: TaskError) -> TaskError | None:
+        """Set the next request after a failure without output. Return the failure of the task if there is none: of the first of
+        two requests that only rename what the upstream rejects by each of its names."""
+        found: Quirks = {}
+        if isinstance(failure, UpstreamFailure) and failure.code in NEGOTIABLE and self._task.type in TEXT:
+            found = learn(failure.said, self._task.payload_bytes)
+        calls = {name: self._make(merged(self.learnt, {name: found[name]})) for name in found}
+        effective = {name: found[name] for name, call in calls.items() if call.body not in self._tried}
+        if not effective or len(self._tried) > MAX_REPEATS:
+            return self._failure if self._failure and found.keys() & {*self.learnt.values()} else failure
+        self.learnt, self._failure = merged(self.learnt, effective), failure
+        self.call = self._make(self.learnt)
+        self._tried.add(self.call.body)
+        return None
 
 
 def _known_types(dialect: Dialect, asked: Iterable[str] | None) -> tuple[str, ...]:

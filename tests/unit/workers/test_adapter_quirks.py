@@ -114,6 +114,10 @@ REJECTIONS: dict[str, tuple[Any, bool, Callable[[Body], Answer | None], Body, st
         *({}, True, has("stream_options", 400, "unknown field stream_options")),
         *({"stream_options": None}, "stream_options=omit"),
     ),
+    "stream_options, in an answer of status 200": (
+        *({}, True, has("stream_options", 200, openai("Unknown argument: stream_options"))),
+        *({"stream_options": None}, "stream_options=omit"),
+    ),
     "stream_options, of the client": (
         {"stream_options": {"include_usage": True}},
         *(True, has("stream_options", 400, openai("Unrecognized request argument: stream_options"))),
