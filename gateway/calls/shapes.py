@@ -130,12 +130,12 @@ def check_callers(raw: Raw, place: str) -> None:
         raise invalid(place, "only the model calls tools here: it must contain 'direct'")
 
 
-def add_system(messages: list[bytes], content: bytes) -> None:
+def add_system(messages: list[bytes | bytearray], content: bytes) -> None:
     """Add a system message to those of a chat, if it says something; leading ones become one, because templates of many models
     take no second one."""
     if content in (EMPTY_STRING, b"[]"):
         return
-    before = messages[0] if len(messages) == 1 else b""
+    before = bytes(messages[0]) if len(messages) == 1 else b""
     if before.startswith(_SYSTEM):
         content = joined(before[len(_SYSTEM) : -1], content)
         messages.clear()

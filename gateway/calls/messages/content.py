@@ -48,7 +48,7 @@ class Conversation:
 
     def __init__(self, budget: SizeLimit) -> None:
         self._budget = budget
-        self.messages: list[bytes] = []
+        self.messages: list[bytes | bytearray] = []
         self.extended = False
         """Whether a message has members that chat lacks, or that many servers do not know: several texts as one content."""
         self.inline_bytes = 0

@@ -77,6 +77,7 @@ class _Turn:
         self.signed: list[bytes] = []
         self.content: bytes | None = None
         self.calls: list[bytes] = []
+        self.call_ids: list[bytes] = []
 
 
 class Conversation:
@@ -88,7 +89,10 @@ class Conversation:
         self._tools = tools
         self._turn = _Turn()
         self._kept_here = False
-        self.messages: list[bytes] = []
+        self.messages: list[bytes | bytearray] = []
+        """A message with calls grows by their results, which must follow it."""
+        self._calls: dict[bytes, bytearray | None] = {}
+        """The message of each call, by its id; None: it has its result."""
         self.extended = False
         """Whether a message has members that chat lacks, or that many servers do not know: several texts as one content."""
 
@@ -202,7 +206,9 @@ class Conversation:
             more.append(("tool_calls", b"[%b]" % b",".join(turn.calls)))
         self.extended = self.extended or bool(turn.thoughts or turn.signed)
         content = turn.content or (NULL if turn.calls else EMPTY_STRING)
-        self.messages.append(join_object([("role", b'"assistant"'), ("content", bytes(content)), *more]))
+        message = bytearray(join_object([("role", b'"assistant"'), ("content", bytes(content)), *more]))
+        self.messages.append(message)
+        self._calls |= dict.fromkeys(turn.call_ids, message)
 
     def _escaped(self, raw: bytes) -> bytes:
         """Return JSON as a JSON text. Raise ApiError(413)."""
@@ -213,12 +219,23 @@ class Conversation:
         _check_caller(call, place)
         function = json_object(name=name, arguments=NO_ARGUMENTS if arguments == EMPTY_STRING else arguments)
         call_id = string(call.call_id, f"{place}.call_id")
-        self._turn_at(_Part.CALLS).calls.append(json_object(id=call_id, type="function", function=function))
+        turn = self._turn_at(_Part.CALLS)
+        turn.calls.append(json_object(id=call_id, type="function", function=function))
+        turn.call_ids.append(call_id)
 
     def _add_output(self, output: shapes.Called, content: bytes, place: str) -> None:
-        """Add the result of a call; the call has the name."""
+        """Add the result of a call behind it, wherever it stands, and once: a client that sends `previous_response_id` and its
+        messages again repeats results, and sends others after a later message."""
         _check_caller(output, place)
-        self._add("tool", content, ("tool_call_id", string(output.call_id, f"{place}.call_id")))
+        call_id = string(output.call_id, f"{place}.call_id")
+        if call_id not in self._calls or call_id in self._turn.call_ids:
+            self.flush()
+        message = join_object([("role", b'"tool"'), ("content", content), ("tool_call_id", call_id)])
+        if call_id not in self._calls:
+            self.messages.append(message)
+        elif (called := self._calls[call_id]) is not None:
+            called += b",%b" % message
+            self._calls[call_id] = None
 
     def _add_reasoning(self, item: shapes.Reasoning, place: str) -> None:
         """Sealed thoughts are passed back unchanged, others as text."""

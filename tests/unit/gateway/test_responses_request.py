@@ -392,6 +392,26 @@ def test_thoughts_come_back_as_they_were_told(item: Any, expected: dict[str, Any
     assert told == {"role": "assistant", "content": "Hi", **expected}
 
 
+def test_results_follow_their_calls_once_wherever_they_stand() -> None:
+    def result(call_id: str, output: str) -> dict[str, Any]:
+        return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+    def tool(call_id: str, content: str) -> dict[str, Any]:
+        return {"role": "tool", "content": content, "tool_call_id": call_id}
+
+    second = {**CHAT_CALL, "id": "t2"}
+    told = messages(
+        *(CALL, {**CALL, "call_id": "t2"}, *HI, result("t2", "b"), said(output("c")), result("t1", "a")),
+        *(result("t1", "a"), CALL, result("t1", "d"), result("t9", "e")),
+    )
+    assert told == [
+        {"role": "assistant", "content": None, "tool_calls": [CHAT_CALL, second]},
+        *(tool("t2", "b"), tool("t1", "a"), *HI),
+        {"role": "assistant", "content": "c", "tool_calls": [CHAT_CALL]},
+        *(tool("t1", "d"), tool("t9", "e")),
+    ]
+
+
 def test_a_result_with_an_image_is_said_as_chat_can_say_it() -> None:
     result = {
         "type": "function_call_output",
