@@ -343,7 +343,9 @@ def _adapter(
         )
     key = os.environ.get(api_key_env or provider.key_env)
     if not key and (api_key_env or (provider.needs_key and base_url is None)):
-        where = "" if api_key_env else f"; {provider.title}'s key belongs there (or elsewhere: --api-key-env)"
+        where = (
+            "" if api_key_env else f"; the key of {provider.name} belongs there (or elsewhere: --api-key-env)"
+        )
         _stop(f"The environment variable {api_key_env or provider.key_env} is not set{where}.")
     try:
         return provider.adapter(

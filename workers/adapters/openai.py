@@ -5,6 +5,8 @@ from typing import Any
 
 from fairlane.workers.adapters.clock import Limits
 from fairlane.workers.adapters.dialects.openai import OpenAIDialect
+from fairlane.workers.adapters.providers import PROVIDERS
+from fairlane.workers.adapters.quirks import merged
 from fairlane.workers.adapters.upstream import Upstream
 
 __all__ = ["Limits", "OpenAIAdapter"]
@@ -18,5 +20,6 @@ class OpenAIAdapter(Upstream):
     """
 
     def __init__(self, *, base_url: str, models: Iterable[str] | Mapping[str, str], **options: Any) -> None:
-        """Options as those of `Upstream`."""
+        """Options as those of `Upstream`; the server's known quirks precede `quirks`."""
+        options["quirks"] = merged(PROVIDERS["openai"].quirks_at(base_url), options.get("quirks") or {})
         super().__init__(OpenAIDialect(), base_url=base_url, models=models, **options)

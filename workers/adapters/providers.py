@@ -5,6 +5,7 @@ Small on purpose: the command line reads it; what an adapter needs is imported w
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,14 +22,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Provider:
     """`key_env` names the environment variable with the key; where it `needs_key`, its own `base_url` is not asked without.
-    `quirks` of its server (`quirks.py`). `example` is a model of it.
+    `quirks` of its server (`quirks.py`).
     """
 
     name: str
-    title: str
     base_url: str
     key_env: str
-    example: str
     dialect: Literal["openai", "anthropic", "gemini"] = "openai"
     needs_key: bool = True
     quirks: Quirks = field(default_factory=dict)
@@ -51,75 +50,34 @@ class Provider:
         from fairlane.workers.adapters.upstream import Upstream  # noqa: PLC0415 (it takes a while)
 
         base_url = base_url or self.base_url
-        known = OLD_BOUND if self.name == "openai" and urlsplit(base_url).hostname != OPENAI else self.quirks
-        return Upstream(
-            self._dialect(), models=models, base_url=base_url, quirks=merged(known, quirks or {}), **options
-        )
+        quirks = merged(self.quirks_at(base_url), quirks or {})
+        return Upstream(self._dialect(), models=models, base_url=base_url, quirks=quirks, **options)
 
     def _dialect(self) -> Dialect:
-        if self.dialect == "anthropic":
-            from fairlane.workers.adapters.dialects.anthropic import AnthropicDialect  # noqa: PLC0415
+        module = importlib.import_module(f"fairlane.workers.adapters.dialects.{self.dialect}")
+        dialect: Dialect = getattr(module, _DIALECTS[self.dialect])()
+        return dialect
 
-            return AnthropicDialect()
-        if self.dialect == "gemini":
-            from fairlane.workers.adapters.dialects.gemini import GeminiDialect  # noqa: PLC0415
-
-            return GeminiDialect()
-        from fairlane.workers.adapters.dialects.openai import OpenAIDialect  # noqa: PLC0415
-
-        return OpenAIDialect()
+    def quirks_at(self, base_url: str) -> Quirks:
+        """Return the known quirks of the server at this URL."""
+        return OLD_BOUND if self.name == "openai" and urlsplit(base_url).hostname != OPENAI else self.quirks
 
 
+_DIALECTS = {"openai": "OpenAIDialect", "anthropic": "AnthropicDialect", "gemini": "GeminiDialect"}
 OPENAI = "api.openai.com"
 """Knows the newer name of the bound for all of its models, and some of them reject the older one."""
-_OLD = {**OLD_BOUND, "developer": "system"}
+_NEW, _OLD = {"max_tokens": "max_completion_tokens"}, {**OLD_BOUND, "developer": "system"}
+_GEMINI = "https://generativelanguage.googleapis.com/v1beta"
 
 PROVIDERS = {
     provider.name: provider
     for provider in (
-        Provider(
-            *("openai", "OpenAI", f"https://{OPENAI}/v1", "OPENAI_API_KEY", "gpt-5-mini"),
-            quirks={"max_tokens": "max_completion_tokens"},
-        ),
-        Provider(
-            *("deepseek", "DeepSeek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "deepseek-chat"),
-            quirks=_OLD,
-        ),
-        Provider(
-            *(
-                "glm",
-                "Zhipu's GLM",
-                "https://open.bigmodel.cn/api/paas/v4",
-                "ZHIPUAI_API_KEY",
-                "glm-4.5-flash",
-            ),
-            quirks=_OLD,
-        ),
-        Provider(*("vllm", "vLLM", "http://localhost:8000/v1", "VLLM_API_KEY", "qwen3-32b"), needs_key=False),
-        Provider(
-            *("ollama", "Ollama", "http://localhost:11434/v1", "OLLAMA_API_KEY", "llama3.2"),
-            needs_key=False,
-            quirks=_OLD,
-        ),
-        Provider(
-            *(
-                "anthropic",
-                "Anthropic",
-                "https://api.anthropic.com/v1",
-                "ANTHROPIC_API_KEY",
-                "claude-sonnet-5",
-            ),
-            dialect="anthropic",
-        ),
-        Provider(
-            *(
-                "gemini",
-                "Google's Gemini",
-                "https://generativelanguage.googleapis.com/v1beta",
-                "GEMINI_API_KEY",
-            ),
-            example="gemini-2.5-flash",
-            dialect="gemini",
-        ),
+        Provider("openai", f"https://{OPENAI}/v1", "OPENAI_API_KEY", quirks=_NEW),
+        Provider("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", quirks=_OLD),
+        Provider("glm", "https://open.bigmodel.cn/api/paas/v4", "ZHIPUAI_API_KEY", quirks=_OLD),
+        Provider("vllm", "http://localhost:8000/v1", "VLLM_API_KEY", needs_key=False),
+        Provider("ollama", "http://localhost:11434/v1", "OLLAMA_API_KEY", needs_key=False, quirks=_OLD),
+        Provider("anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", "anthropic"),
+        Provider("gemini", _GEMINI, "GEMINI_API_KEY", "gemini"),
     )
 }
