@@ -127,8 +127,9 @@ def test_systemd_stops_the_gateway_first_and_waits_for_it(unit: configparser.Sec
 
 
 @pytest.mark.skipif(SYSTEMD is None, reason="no systemd on this machine")
-def test_systemd_gives_a_gateway_no_more_than_it_needs() -> None:
-    command = [str(SYSTEMD), "security", "--offline=yes", "--threshold=15", "deploy/systemd/fairlane.service"]
+@pytest.mark.parametrize("file", ["deploy/systemd/fairlane.service", "examples/paid-free/worker.service"])
+def test_systemd_gives_a_service_no_more_than_it_needs(file: str) -> None:
+    command = [str(SYSTEMD), "security", "--offline=yes", "--threshold=15", file]
     rated = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert rated.returncode == 0, rated.stdout.splitlines()[-1:]
 
