@@ -20,6 +20,12 @@ ENDS = Ends(
         "MODEL_UNAVAILABLE",
     ),
     permit_unreported=Fragment(LEFT_UNREPORTED, ""),
+    busy=Fragment(
+        fragment_error(
+            "The task's time is over, and the model's provider still takes no request", "MODEL_TOO_BUSY", True
+        ),
+        "MODEL_TOO_BUSY",
+    ),
     permit_unused=Fragment(
         fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
     ),

@@ -296,7 +296,12 @@ class TaskFailed(ApiError):
         self, failure: Failure, task_id: str, *, took_ms: int = 0, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
         super().__init__(
-            failure_row(failure.code).native, failure.code, failure.error, task_id=task_id, headers=headers
+            failure_row(failure.code).native,
+            failure.code,
+            failure.error,
+            retry_after_ms=failure.retry_after_ms,
+            task_id=task_id,
+            headers=headers,
         )
         self.category = category_of(failure.code)
         self.retryable = failure.retryable
@@ -429,7 +434,8 @@ def _as_on_v1(error: ApiError) -> tuple[ApiError, int, int | None]:
     if not isinstance(error, TaskFailed):
         return error, error.status, error.retry_after_ms
     status = failure_row(error.code).openai
-    return error, status, at_most_a_minute(error.took_ms) if status == 503 else None
+    delay_ms = error.retry_after_ms or at_most_a_minute(error.took_ms)
+    return error, status, delay_ms if status == 503 else None
 
 
 def _headers(error: ApiError, status: int, retry_after_ms: int | None) -> Headers:

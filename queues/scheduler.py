@@ -118,6 +118,8 @@ class Ends:
     permit_unreported: Fragment
     """The `done` event of a permit that was used, and whose call's end was not reported in time."""
     permit_unused: Fragment
+    busy: Fragment
+    """Its time is over, and the model's provider takes no request (429)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -636,6 +638,7 @@ class Scheduler:
             *ends.unavailable,
             ends.permit_unreported.rest,
             *ends.permit_unused,
+            *ends.busy,
         )
         if reply[4]:
             self.metrics.count(RESULTS_DROPPED, number=reply[4])
@@ -648,6 +651,7 @@ class Scheduler:
                 ends.queue_timeout,
                 ends.unavailable,
                 ends.permit_unused,
+                ends.busy,
             )
         }
         for account in reply[3]:

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from fairlane.queues.failures import CANCELLED, category_of
 from fairlane.queues.tasks import Ended, Fragment, Place
@@ -123,13 +123,17 @@ def fragment_done(
     return fragment
 
 
-def fragment_error(error: str, code: str, retryable: bool, usage: bytes | None = None) -> bytes:
-    """The end in failure: a sentence, a failure code, and whether the same request may do better later."""
+def fragment_error(
+    error: str, code: str, retryable: bool, usage: bytes | None = None, retry_after_ms: int = 0
+) -> bytes:
+    """The end in failure: a sentence, a failure code, and whether the same request may do better later, and when."""
     fragment = b'"error":%b,"code":%b,"retryable":%b' % (
         json_string(error),
         json_string(code),
         b"true" if retryable else b"false",
     )
+    if retry_after_ms:
+        fragment += b',"retryAfterMs":%d' % retry_after_ms
     return fragment + _member(b"usage", usage)
 
 
@@ -224,11 +228,12 @@ class Chunk(Struct, frozen=True, gc=False):
 
 
 class Failure(NamedTuple):
-    """Why a task failed: a sentence, a failure code, and whether the same request may do better later."""
+    """Why a task failed: a sentence, a failure code, and whether the same request may do better later; when, if that is known."""
 
     error: str
     code: str
     retryable: bool
+    retry_after_ms: int | None = None
 
 
 class Done(NamedTuple):
@@ -256,6 +261,7 @@ class _Error(Struct, gc=False):
     error: str
     code: str = "INTERNAL"
     retryable: bool = False
+    retry_after_ms: int | None = field(default=None, name="retryAfterMs")
     usage: Raw = Raw(b"null")
 
 
@@ -293,7 +299,7 @@ def read_queued(data: bytes) -> Place:
 
 def read_error(data: bytes) -> Failure:
     error = _read_error(data)
-    return Failure(error.error, error.code, error.retryable)
+    return Failure(error.error, error.code, error.retryable, error.retry_after_ms)
 
 
 def why_failed(event: Event) -> tuple[str, str]:

@@ -33,7 +33,7 @@ def worker_code(code: str) -> str:
     return code if code in FAILURE_CODES else "WORKER_ERROR"
 
 
-MAX_PAUSE_MS = 300_000
+MAX_PAUSE_MS = 3_600_000
 """The longest pause that a failure's `retryAfterMs` can ask for. A worker that is rejected after it asks again."""
 
 MAX_UPSTREAM_CHARS = 100

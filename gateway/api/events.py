@@ -134,6 +134,7 @@ class ErrorData(EventData):
     code: Annotated[str, Field(min_length=1)]
     category: str = Field("", description="of its code; missing in the log, readers always get it")
     retryable: bool
+    retry_after_ms: Count | None = Field(None, description="when it may, if that is known")
     usage: JsonValue = None
     failed_stage: str | None = Field(None, description="of a chain: the stage in which it failed")
     stages: list[StageEnd] | None = None

@@ -40,7 +40,7 @@ script('requeue_task', 'allow-oom', function(ARGV)
   local hold, alone_until = tonumber(ARGV[8]), nil
   local refused = hold > 0 and call('HINCRBY', keys.task(id), 'throttled', '1') or 0
   if refused > 3 then -- it may be for this task alone: it waits longer each time, and the others are asked for
-    alone_until = NOW + math.min(math.max(hold, 1000) * (refused - 3), 300000)
+    alone_until = NOW + math.max(hold, math.min(math.max(hold, 1000) * (refused - 3), 300000))
   elseif hold > 0 and t.requested_model then
     cool_down_name(t.requested_model, hold)
   elseif hold > 0 and not (t.upstream and upstreams.hold(t.model, t.upstream, hold, with.by)) then

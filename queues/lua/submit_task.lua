@@ -100,6 +100,10 @@ script('submit_task', nil, function(ARGV)
     local at, why = upstreams.blocked_until(m)
     if at > 0 and why == 'open' then return refusal({ 'unavailable', math.min(at - NOW, 60000) }) end
   end
+  if timeout_ms > 0 and not t.fallbacks and (lane.held > NOW or lane.has_breaker) then
+    local cooldown_ms = cooldown_of(asked) - NOW
+    if cooldown_ms > timeout_ms then return refusal({ 'too_long', cooldown_ms, timeout_ms, cooldown_ms }) end
+  end
   local ruled = lane.ruled or strict == '1'
   longest_wait = num(longest_wait)
   if wait_ms < 0 then

@@ -4,7 +4,7 @@
 -- ARGV[2]  grace of a stopping task, ms
 -- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker, cancelled as its readers left;
 --          then the bytes that ended tasks may take; then the end of those that no model can run, as breakers are open; of a permit
---          whose call's end was not reported (rest), and of one that was not used
+--          whose call's end was not reported (rest), and of one that was not used; of those whose time is over during a cooldown
 -- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (endings.lua) of each that ended or went back,
 --          ended tasks dropped before their time, {a model, its fallback, and why, how many tasks moved, …}}
 -- While Redis was unavailable no replica could renew anything. Sweeps are due once a second, so when one is late by more than half a
@@ -18,6 +18,7 @@ script('sweep', 'allow-oom', function(ARGV)
   local no_worker = { rest = ARGV[9], code = ARGV[10] }
   local left, budget = { rest = ARGV[11], code = ARGV[12] }, tonumber(ARGV[13])
   local unavailable = { rest = ARGV[14], code = ARGV[15] }
+  local busy = { rest = ARGV[19], code = ARGV[20] }
   local left_unreported, unused = { rest = ARGV[16] }, { rest = ARGV[17], code = ARGV[18] }
   local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
   local look, pool = keys.due(), keys.pool()
@@ -117,6 +118,8 @@ script('sweep', 'allow-oom', function(ARGV)
     end
     if late or waited or stranded then
       local why = late and timeout or waited and queue_timeout or no_worker
+      local cooldown = late and cooldown_of(t.requested_model or t.model) or 0
+      if cooldown > 0 then why = { rest = busy.rest .. ',"retryAfterMs":' .. whole(cooldown - NOW), code = busy.code } end
       end_waiting(id, t, 'failed', 'error', chains.end_data(id, t, 'failed', why.rest), why.code)
     else
       if t.idempotency then release_name(id, t) end -- no reader has seen its end

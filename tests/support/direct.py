@@ -132,6 +132,7 @@ def sample_ends() -> Ends:
         left=Fragment(b'"by":"client"', "CANCELLED"),
         unavailable=fragment("unavailable", "MODEL_UNAVAILABLE"),
         permit_unreported=Fragment(b'"result":{"reported":false}', ""),
+        busy=fragment("The provider takes no request", "MODEL_TOO_BUSY"),
         permit_unused=fragment("The permit was not used in time", "PERMIT_EXPIRED"),
     )
 

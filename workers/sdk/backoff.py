@@ -8,13 +8,15 @@ from email.utils import parsedate_to_datetime
 
 from fairlane.workers.protocol import MAX_PAUSE_MS
 
-BASE_S = 0.5
+BASE_S = 0.2
 CEILING_S = 30.0
+UNREACHABLE_CEILING_S = 5.0
+"""If nothing answers: the network or the gateway may be back at any time."""
 HEALTHY_S = 30.0
 
 
 class Backoff:
-    """Delays with full jitter: each is uniform between 0 and a bound that doubles from 0.5 s to 30 s.
+    """Delays with full jitter: each is uniform between 0 and a bound that doubles from 0.2 s to 30 s, or 5 s if nothing answers.
 
     The bound falls back only after a connection that was registered for 30 s: one that is accepted and closed
     immediately counts as a failure.
@@ -24,11 +26,13 @@ class Backoff:
         self._rng = rng
         self._failures = 0
 
-    def after(self, registered_s: float, retry_after_s: float | None = None) -> float:
+    def after(
+        self, registered_s: float, retry_after_s: float | None = None, ceiling_s: float = CEILING_S
+    ) -> float:
         """Return the seconds to wait after a connection that was registered for this time; not less than was requested."""
         if registered_s >= HEALTHY_S:
             self._failures = 0
-        bound = min(CEILING_S, BASE_S * 2.0 ** min(self._failures, 10))
+        bound = min(ceiling_s, BASE_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
         delay = self._rng.uniform(0, bound)
         return delay if retry_after_s is None else retry_after_s + delay
@@ -42,7 +46,7 @@ class Backoff:
 
 
 def requested_pause(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Seconds that an answer asks to wait before the next try, from 0 to 300; None when it does not say.
+    """Seconds that an answer asks to wait before the next try, from 0 to 3600; None when it does not say.
 
     `retry-after-ms` (OpenAI, Azure) is the more exact one and counts before `Retry-After`, a number of seconds or a
     date. `headers` finds names in any case.

@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 from fairlane.workers import protocol
 from fairlane.workers.sdk.address import without_query
-from fairlane.workers.sdk.backoff import requested_pause
+from fairlane.workers.sdk.backoff import CEILING_S, UNREACHABLE_CEILING_S, requested_pause
 from fairlane.workers.sdk.errors import GatewayRefusedError, shorten
 from fairlane.workers.sdk.pool import Pool
 from fairlane.workers.sdk.session.session import Complaint, Effect, HandOver, Registered, Session, Start, Stop
@@ -31,6 +31,7 @@ CLOSE_TIMEOUT_S = 5.0
 PING_INTERVAL_S = 20.0
 PING_TIMEOUT_S = 60.0
 MAX_FRAME_BYTES = 64 * 1024 * 1024
+MAX_RETRY_AFTER_S = 60.0
 MIN_HEARTBEAT_S = 0.05
 PULSE_S = 1.0
 
@@ -51,11 +52,12 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a connection ended: when to come back, and why it ended (for the log)."""
+    """How a connection ended: when to come back, at most, and why it ended (for the log)."""
 
     registered_s: float
     reason: str
     retry_after_s: float | None = None
+    ceiling_s: float = CEILING_S
 
 
 class Connection:
@@ -141,7 +143,8 @@ class Connection:
         except InvalidStatus as refusal:
             return self._refused(refusal)
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI, ConnectionClosed) as error:
-            return Ended(0.0, shorten(f"{type(error).__name__}: {error}", 300))
+            reason = shorten(f"{type(error).__name__}: {error}", 300)
+            return Ended(0.0, reason, ceiling_s=UNREACHABLE_CEILING_S)
         finally:
             self.session.end()
             self._pool.stop_session(self.session, "disconnected")
@@ -264,7 +267,8 @@ class Connection:
                 "and that there is no proxy between the two."
             )
         hint = _HINTS.get(response.status_code, "")
-        retry_after_s = requested_pause(response.headers)
+        asked_s = requested_pause(response.headers)
+        retry_after_s = None if asked_s is None else min(asked_s, MAX_RETRY_AFTER_S)
         return Ended(0.0, f"answered {response.status_code}{hint}", retry_after_s)
 
 

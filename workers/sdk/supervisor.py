@@ -149,7 +149,7 @@ class Supervisor:
         """Return the delay after a connection that has ended. Raise its exception."""
         del self._open[link]
         ended = link.result()
-        delay = self._backoff.after(ended.registered_s, ended.retry_after_s)
+        delay = self._backoff.after(ended.registered_s, ended.retry_after_s, ended.ceiling_s)
         log.warning(
             "not connected to %s: %s; next attempt in %.1f s", without_query(self._url), ended.reason, delay
         )

@@ -1,4 +1,4 @@
-local blocked_until, blocked_by_code, next_open_fallback, next_offered_fallback, costs_of, choose_fallback, fields_after_fallback,
+local blocked_until, cooldown_of, blocked_by_code, next_open_fallback, next_offered_fallback, costs_of, choose_fallback, fields_after_fallback,
   move_to_fallback, note_moved_to_fallback, sweep_fallbacks, fallbacks_exhausted
 do
 -- Tasks that may fall back to another model do so in the order of their field `fallbacks`, before any output was seen: when an attempt
@@ -29,6 +29,20 @@ function blocked_until(name)
   end
   if m ~= name then at = math.max(at, name_cooldown_until({ requested_model = name }) or 0) end
   return at
+end
+
+-- The instant (ms) until which the providers of a model take no task that asks for it; 0: they do, or it is not known.
+function cooldown_of(name)
+  local m = scheduled_as(name)
+  if not m then return 0 end
+  local s = call('HMGET', keys.model(m), 'cooldown_until', 'upstream_state')
+  local at = num(s[1])
+  if s[2] == '2' then
+    local from, why = upstreams.blocked_until(m)
+    if why == 'cooldown' then at = math.max(at, from) end
+  end
+  if m ~= name then at = math.max(at, name_cooldown_until({ requested_model = name }) or 0) end
+  return at > NOW and at or 0
 end
 
 local UNAVAILABLE = { no_worker = true, model_paused = true, breaker_open = true, cooldown = true }

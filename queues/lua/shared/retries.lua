@@ -54,6 +54,9 @@ local function put_back(id, t, why, cause, begun, failures, nonce, suspicion, he
   if not give_up and not other and t.waiting == '1' and cause == 'failed' and t.begun and is_broken(t.model) then
     give_up = failures.lost
   end
+  if not give_up and held and not other and num(t.deadline) > 0 then -- it would wait in vain
+    if (alone_until or cooldown_of(t.requested_model or t.model)) >= num(t.deadline) then give_up = failures.lost end
+  end
   if not give_up and t.waiting == '1' and not other and not is_offered(t.requested_model or t.model) then
     if repair or num(grace) == 0 then
       give_up = repair and failures.lost or failures.no_worker

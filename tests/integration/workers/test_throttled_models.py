@@ -298,16 +298,20 @@ async def test_a_refusal_without_end_ends_the_task_after_a_thousand_attempts(
         assert not served.gateway.dispatcher.attempts
 
 
-async def test_a_caller_who_waits_too_long_for_a_held_model_is_told(redis_url: str, tmp_path: Path) -> None:
-    async with (
-        serving(redis_url, tmp_path, max_queue_wait_ms=400) as served,
-        callers_of(served) as callers,
-        worker_v2(served.ws) as worker,
-    ):
-        answer = callers.ask()
-        await refuse(worker, await worker.expect("task"), 60_000)
-        body = await answer.error("QUEUE_TIMEOUT")
-        assert body["error"] == "Task timeout"
+@pytest.mark.parametrize("fields", [{}, {"upstream": "up"}], ids=["model", "upstream"])
+async def test_a_task_whose_time_ends_before_the_cooldown_fails_immediately_with_the_reason(
+    served: Served, callers: Callers, fields: dict[str, Any]
+) -> None:
+    async with worker_v2(served.ws, **fields) as worker:
+        first, waiting = callers.ask(timeout=60_000), callers.ask(timeout=1500)
+        await refuse(worker, await worker.expect("task"), 3_600_000)
+        body = await first.error("MODEL_TOO_BUSY")
+        assert (body["error"], body["retryAfterMs"]) == ("the provider is busy", 3_600_000)
+        assert (await first.response()).headers["retry-after"] == "3600"
+        later = await callers.ask(timeout=60_000).error("WAIT_TOO_LONG", 503)
+        assert later["retryAfterMs"] > 3_500_000
+        body = await waiting.error("MODEL_TOO_BUSY")
+        assert body["retryAfterMs"] > 3_500_000
         await worker.expect("resultAck")
         await worker.nothing_more()
 

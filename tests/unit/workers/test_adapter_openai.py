@@ -374,7 +374,7 @@ async def test_an_upstream_is_asked_for_its_models_to_see_whether_it_works(answe
     ("response", "pause_ms"),
     [
         (httpx2.Response(429, headers={"retry-after-ms": "350", "Retry-After": "1"}), 350),
-        (httpx2.Response(429, headers={"Retry-After": "86400"}), 300_000),
+        (httpx2.Response(429, headers={"Retry-After": "86400"}), 3_600_000),
         (httpx2.Response(429), 1000),
         (httpx2.Response(429, headers={"Retry-After": "soon"}), 1000),
         (httpx2.Response(429, json=body(code="insufficient_quota")), None),

@@ -123,7 +123,7 @@ def test_answers_below_500_are_results() -> None:
         (said(429), "MODEL_TOO_BUSY", None, 1000),
         (said(429, retry_after="7"), "MODEL_TOO_BUSY", None, 7000),
         (said(503, retry_after="7"), "MODEL_TOO_BUSY", None, 7000),
-        (said(429, retry_after="99999"), "MODEL_TOO_BUSY", None, 300_000),
+        (said(429, retry_after="99999"), "MODEL_TOO_BUSY", None, 3_600_000),
         (said(503), "UPSTREAM_ERROR", 503, None),
         (said(503, retry_after="soon"), "UPSTREAM_ERROR", 503, None),
         (said(500), "UPSTREAM_ERROR", 500, None),

@@ -53,9 +53,10 @@ class Highest(random.Random):
 
 def test_delays_double_to_thirty_seconds_and_fall_back_only_after_a_healthy_connection() -> None:
     backoff = Backoff(Highest())
-    assert [backoff.after(0) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert [backoff.after(0) for _ in range(8)] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6]
     assert backoff.after(29) == 30
-    assert backoff.after(31) == 0.5
+    assert backoff.after(31) == 0.2
+    assert [backoff.after(0, ceiling_s=5) for _ in range(5)] == [0.4, 0.8, 1.6, 3.2, 5]
 
 
 def test_a_handover_is_immediate_but_not_again_and_again() -> None:
@@ -73,9 +74,9 @@ def test_a_handover_is_immediate_but_not_again_and_again() -> None:
         ({"Retry-After": "7"}, 7.0),
         ({"Retry-After": "0.5"}, 0.5),
         ({"Retry-After": "-3"}, 0.0),
-        ({"Retry-After": "99999"}, 300.0),
+        ({"Retry-After": "99999"}, 3600.0),
         ({"Retry-After": "nan"}, None),
-        ({"Retry-After": "inf"}, 300.0),
+        ({"Retry-After": "inf"}, 3600.0),
         ({"Retry-After": "soon"}, None),
         ({"Retry-After": "Wed, 01 Jan 2025 00:00:30 GMT"}, 30.0),
         ({"Retry-After": "Wed, 01 Jan 2025 01:00:30 +0100"}, 30.0),
@@ -83,7 +84,7 @@ def test_a_handover_is_immediate_but_not_again_and_again() -> None:
         ({"retry-after-ms": "450"}, 0.45),
         ({"Retry-After-Ms": "450", "Retry-After": "7"}, 0.45),
         ({"retry-after-ms": "soon", "Retry-After": "7"}, 7.0),
-        ({"retry-after-ms": "9999999", "Retry-After": "7"}, 300.0),
+        ({"retry-after-ms": "9999999", "Retry-After": "7"}, 3600.0),
     ],
 )
 def test_a_pause_is_read_from_either_header(headers: dict[str, str], seconds: float | None) -> None:
@@ -190,7 +191,7 @@ def test_a_task_error_takes_its_code_s_usual_answer_and_bounds_its_sentence() ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "sent"), [(None, None), (0, 0), (-1, 0), (1500.9, 1500), (math.inf, 300_000)]
+    ("asked", "sent"), [(None, None), (0, 0), (-1, 0), (1500.9, 1500), (math.inf, 3_600_000)]
 )
 def test_a_failure_asks_for_a_pause_of_five_minutes_at_most(asked: Any, sent: int | None) -> None:
     assert TaskError("MODEL_TOO_BUSY", "x", retry_after_ms=asked).retry_after_ms == sent

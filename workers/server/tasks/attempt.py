@@ -643,7 +643,8 @@ class Attempt:
         if self.phase not in BEFORE_THE_END:
             return
         if retryable and not self.writer.has_output and not stop:
-            end = Fragment(fragment_error(error, code, False, usage), code)  # for when its tries are used up
+            # for when its tries are used up, or it would wait for longer than it may
+            end = Fragment(fragment_error(error, code, hold_ms > 0, usage, hold_ms), code)
             self._requeue(code, "declined" if hold_ms else "failed", end, hold_ms)
             return
         another = self.grant.has_fallback and failure_row(code).fallback_may_help
