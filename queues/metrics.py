@@ -125,6 +125,7 @@ TASKS_ENDED = Metric(
     "fairlane_tasks_ended_total", (*_TASK, "status", "code", "category"), "Tasks that ended, by status, code and category")
 MODEL_COOLDOWNS = Metric("fairlane_model_cooldowns_total", ("model",), "Cooldowns that a provider asked for (429 with a time)")
 FALLBACKS = Metric("fairlane_fallbacks_total", ("model", "to", "cause"), "Tasks that fell back to another model")
+USAGE_CORRECTED = Metric("fairlane_usage_corrections_total", ("model",), "Reports of usage by workers that were corrected")
 REPAIRS = Metric(
     "fairlane_repairs_total", ("model", "outcome"), "Second attempts after an output that did not match: begun, repaired, failed")
 PERMIT_CHECKS = Metric(

@@ -92,14 +92,19 @@ def load_settings(
     }
     origins |= {NAMES[name]: Origin("flag", flags.place((name,))) for name in flags.tree}
     settings.set_source(times, Origins(origins, None if file.modified_ms is None else os.path.abspath(path)))
-    warnings = [*(_warning(entry, settings) for entry in ignored), *notes(settings)]
-    secrets = sorted(_secrets_in(file.tree))
-    if secrets and Path(path).stat().st_mode & stat.S_IROTH:
-        warnings.append(
-            f"{path} has secrets ({', '.join(secrets)[:200]}), and every user of this machine can read it: run chmod 640 {path}, "
-            "or set them in the environment"
-        )
-    return settings, warnings
+    warnings = [_warning(entry, settings) for entry in ignored]
+    return settings, [*warnings, *notes(settings), *_exposed_secrets(path, file.tree)]
+
+
+def _exposed_secrets(path: str, tree: Mapping[str, Any]) -> list[str]:
+    """Return a warning if every user of this machine can read the secrets of a file."""
+    names = sorted(_secrets_in(tree))
+    if not names or not Path(path).stat().st_mode & stat.S_IROTH:
+        return []
+    return [
+        f"{path} has secrets ({', '.join(names)[:200]}), and every user of this machine can read it: run chmod 640 {path}, "
+        "or set them in the environment"
+    ]
 
 
 def _secrets_in(value: Any, loc: Loc = ()) -> Iterator[str]:

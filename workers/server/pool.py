@@ -207,8 +207,7 @@ class Worker:
         self.version = version
         self.instance_id = instance_id
         self.key_id = key_id
-        self.upstream = upstream
-        """As the store knows it: within the worker's token."""
+        self.upstream = upstream  # as the store knows it: within the worker's token
         self.max_message_bytes = max_message_bytes
         self.send = send
         self.close = close

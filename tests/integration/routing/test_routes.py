@@ -135,7 +135,7 @@ async def test_who_has_no_quota_left_goes_on_with_the_model_of_the_other_tier(ga
             task = await worker.take()
             assert (task["model"], task["payload"]["model"]) == (model, model)
             usage = {"inputTokens": 1, "outputTokens": tokens}
-            await worker.answer(task, {"content": "fine"}, usage=usage)
+            await worker.answer(task, {"content": "x" * tokens}, usage=usage)
             answer = await call
             assert (answer.status_code, answer.headers["x-fairlane-model"]) == (200, model)
         assert (await shop.get("/api/me")).json()["quota"]["budget"]["used"] == 9000 * 100 / MICRO

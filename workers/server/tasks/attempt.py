@@ -72,6 +72,12 @@ from fairlane.workers.server.tasks.steps import (
     Requeue,
     Step,
 )
+from fairlane.workers.server.tasks.usage_bounds import (
+    MAX_BYTES_OF_TOKEN,
+    MEDIA_INPUT,
+    UsageBounds,
+    usage_bounds,
+)
 from fairlane.workers.server.tasks.whole_answers import normal_answer
 from fairlane.workers.tasktypes import MEDIA
 from fairlane.workers.tracing import Span
@@ -153,6 +159,8 @@ class Effects(Protocol):
 
     def began_output(self, attempt: "Attempt") -> None: ...
 
+    def usage_corrected(self, attempt: "Attempt", reported: Counts, counted: Counts) -> None: ...
+
 
 class Attempt:
     """See the module.
@@ -164,6 +172,7 @@ class Attempt:
     """
 
     __slots__ = (
+        "_bounds",
         "_calls",
         "_checking",
         "_debug",
@@ -228,7 +237,7 @@ class Attempt:
         """How often the end of its stage was reported to the store, which asked for more."""
         self._sent_at: float | None = None
         self._rejected = self._request_left = False
-        self._payload_bytes = 0
+        self._payload_bytes, self._bounds = 0, UsageBounds()
         self._frames = 0
         self._unread_bytes = 0  # that came after its end, while its worker continued
         self._finish_reason: str | None = None
@@ -278,7 +287,7 @@ class Attempt:
     def send(self, payload: bytes) -> None:
         """Send the task to its worker."""
         grant, worker = self.grant, self.worker
-        self._payload_bytes = len(payload)
+        self._payload_bytes, self._bounds = len(payload), usage_bounds(payload, grant.task_type)
         whole = self._effects.settings.payload_of(grant, payload)
         if whole is None:
             self.fail("ENDPOINT_GONE", "The endpoint is configured no more for this request", retryable=False)
@@ -833,14 +842,15 @@ class Attempt:
         if self.grant.task_type in MEDIA:
             return self._of_media(told)
         embeds = self.grant.task_type == "openaiEmbedding"  # no output but what is written all the same
-        wrote = self._wrote()
-        if not wrote and told.output is None and not embeds:
-            wrote = _tokens(sum(map(said_bytes, choices_of_result(result, self.grant.task_id))))
+        said = self._wrote_bytes()
+        if not said and not embeds and (told.output or 0) * MAX_BYTES_OF_TOKEN < len(result):
+            said = sum(map(said_bytes, choices_of_result(result, self.grant.task_id)))
+        wrote = _tokens(said)
         if told.input is None and told.output is None:
             return self._as_told(wrote)
         if embeds and told.output is None:
             told = told._replace(output=wrote)
-        return self._completed(told, wrote)
+        return self._completed(told, wrote, said, said or len(result))
 
     def _estimate(self) -> Used:
         """Return the tokens used so far: from the last progress and the output since, else estimated."""
@@ -852,15 +862,19 @@ class Attempt:
         if self.grant.task_type in MEDIA:
             return self._of_media(told)
         since = 0 if told.output is None else max(wrote - self._last_wrote, 0)
-        used = self._completed(told, wrote)
+        used = self._completed(told, wrote, 0, self._wrote_bytes())
         return used._replace(output=used.output + since, estimated=True) if since else used
 
     def _wrote(self) -> int:
-        """Tokens that the worker wrote, estimated. Of media 0: what they hold is no text, as a rule."""
+        """Tokens that the worker wrote, estimated."""
+        return _tokens(self._wrote_bytes())
+
+    def _wrote_bytes(self) -> int:
+        """Bytes of text that the worker wrote. Of media 0: what they hold is no text, as a rule."""
         if self.grant.task_type in MEDIA:
             return 0
         calls = sum(calls.said_bytes for calls in self._calls.values())
-        return _tokens(self.writer.text_bytes + calls + self._unread_bytes)
+        return self.writer.text_bytes + calls + self._unread_bytes
 
     def _of_media(self, told: Counts) -> Used:
         """Return the reported usage: the tokens of audio or an image cannot be estimated."""
@@ -868,20 +882,28 @@ class Attempt:
             told = normalise_usage(self._last_usage)
         if told.input is None and told.output is None:
             return Used()
-        return Used(told.input or 0, told.output or 0, -1 if told.cached is None else told.cached)
+        counts = self._bounded(told, 0, MEDIA_INPUT)
+        return Used(counts.input or 0, counts.output or 0, -1 if counts.cached is None else counts.cached)
 
-    def _completed(self, told: Counts, wrote: int) -> Used:
-        """Return the reported usage, with estimates of the input and of the output (`wrote`) where they are missing. Endpoints
-        have no tokens."""
+    def _completed(self, told: Counts, wrote: int, said: int, seen: int) -> Used:
+        """Return the reported usage within its bounds, with estimates of the input and of the output (`wrote`) where they are
+        missing. `said`: bytes of text, `seen`: the most bytes of output. Endpoints have no tokens."""
         if is_reserved(self.grant.model):
             return Used(0, 0)
+        counts = self._bounded(told, said, seen)
         return Used(
-            self._payload_bytes // 4 if told.input is None else told.input,
-            wrote if told.output is None else told.output,
-            -1 if told.cached is None else told.cached,
-            -1 if told.reasoning is None else told.reasoning,
-            told.input is None or told.output is None,
+            self._payload_bytes // 4 if counts.input is None else counts.input,
+            wrote if counts.output is None else counts.output,
+            -1 if counts.cached is None else counts.cached,
+            -1 if counts.reasoning is None else counts.reasoning,
+            counts != told or counts.input is None or counts.output is None,
         )
+
+    def _bounded(self, told: Counts, said: int, seen: int) -> Counts:
+        counts = self._bounds.without_gifts(self._bounds.limited(told, seen), said)
+        if counts != told:
+            self._effects.usage_corrected(self, told, counts)
+        return counts
 
 
 def provider_hold_ms(info: ErrorInfo) -> int:

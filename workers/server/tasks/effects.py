@@ -18,7 +18,7 @@ from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.failures import CANCELLED
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
-from fairlane.queues.metrics import REPAIRS, EndedTask, TaskEnd, error_message_of
+from fairlane.queues.metrics import REPAIRS, USAGE_CORRECTED, EndedTask, TaskEnd, error_message_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import End, Finished, Grant, State, Used
@@ -32,6 +32,7 @@ from fairlane.streaming.events import (
 )
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.structured.checker import Checker
+from fairlane.streaming.views.usage import Counts
 from fairlane.streaming.writer import STAGE_DONE, STAGE_OVER
 from fairlane.workers.protocol import ResultAck, encoder
 from fairlane.workers.server.background import Background, observe
@@ -107,7 +108,7 @@ class AttemptEffects:
         self._timeouts = timeouts
         self._checker = checker
         self._background = background
-        self._lines = RateLimitedLogger()
+        self._lines, self._corrections = RateLimitedLogger(), RateLimitedLogger()
         self._reading = FairSemaphore(MAX_CONCURRENT_CHAINS)
         self.attempts = attempts
         self.settings = settings
@@ -128,6 +129,21 @@ class AttemptEffects:
         for attempt in list(self.attempts.values()):
             attempt.forget()
             self._forget(attempt)
+
+    def usage_corrected(self, attempt: Attempt, reported: Counts, counted: Counts) -> None:
+        """Log and count that a worker reported usage that its task cannot have."""
+        self._scheduler.metrics.count(USAGE_CORRECTED, attempt.grant.model)
+        self._corrections.log(
+            log.warning,
+            "a worker's usage was corrected",
+            task_id=attempt.grant.task_id,
+            model=attempt.grant.asked,
+            worker_id=attempt.worker.id,
+            name=attempt.worker.name,
+            key_id=attempt.worker.key_id,
+            reported=reported[:2],
+            counted=counted[:2],
+        )
 
     # ---- steps ----------
 
