@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,6 +195,10 @@ def read_json(here: Desk, block: Block) -> None:
     json.loads(block.text)
 
 
+def read_toml(here: Desk, block: Block) -> None:
+    tomllib.loads(block.text)
+
+
 def read_js(here: Desk, block: Block) -> None:
     """Run what needs nothing; what imports something, or wants a page, is only read."""
     checks = ["--check"] if re.search(r"^import ", block.text, re.MULTILINE) else []
@@ -229,6 +234,7 @@ RUNNERS = {
     "python": run_python,
     "yaml": read_yaml,
     "json": read_json,
+    "toml": read_toml,
     "js": read_js,
     "nginx": read_nginx,
     "text": look,
