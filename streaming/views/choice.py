@@ -112,17 +112,22 @@ def _choice(place: int, found: dict[str, Raw], task_id: str) -> Choice:
     said = found if message is None else message
     choice = Choice(
         index,
-        content=string_or_none(said.get("content")) or string_or_none(found.get("text")),
-        reasoning=string_or_none(said.get("reasoning_content")) or string_or_none(said.get("reasoning")),
-        refusal=string_or_none(said.get("refusal")),
+        content=_said(said.get("content")) or _said(found.get("text")),
+        reasoning=_said(said.get("reasoning_content")) or _said(said.get("reasoning")),
+        refusal=_said(said.get("refusal")),
         tool_calls=whole_calls(said.get("tool_calls") or said.get("toolCalls"), task_id, index),
-        finish=string_or_none(found.get("finish_reason")) or string_or_none(found.get("finishReason")),
+        finish=_said(found.get("finish_reason")) or _said(found.get("finishReason")),
     )
     if message is not None:
         choice.message = others(message, NOT_EXTRA_IN_MESSAGE)
     if message is not None or kind_of(found.get("text")):
         choice.members = others(found, NOT_EXTRA)
     return choice
+
+
+def _said(raw: Raw | None) -> bytes | None:
+    text = string_or_none(raw)
+    return None if text == EMPTY_STRING else text
 
 
 def said_bytes(choice: Choice) -> int:
@@ -148,7 +153,7 @@ def pieces(choice: Choice, *, thought: bool) -> Iterator[tuple[str, bytes]]:
         yield from _reasoning(choice.reasoning, thoughts)
     if rest:
         yield "extra", join_object(rest.items())
-    if choice.content is not None and choice.content != EMPTY_STRING:
+    if choice.content is not None:
         yield "text", choice.content
     if choice.refusal is not None:
         yield "refusal", choice.refusal

@@ -162,13 +162,6 @@ class ResultView:
         return openai_usage(self._told_usage, self._result, self._latest_usage)
 
     @property
-    def text(self) -> str:
-        """The text of choice 0 in the chunks."""
-        output = self._outputs.get(0)
-        text = None if output is None else _text(output.text)
-        return "" if text is None else str(msgspec.json.decode(text, type=str))
-
-    @property
     def has_chunks(self) -> bool:
         """Whether there was any output in addition to the result."""
         return bool(self._outputs)

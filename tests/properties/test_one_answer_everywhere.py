@@ -12,7 +12,6 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -41,6 +40,7 @@ from fairlane.workers.adapters.openai import OpenAIAdapter
 from fairlane.workers.protocol import ErrorInfo, TaskChunk, TaskResult, encoder, from_worker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 from fairlane.workers.sdk.values import as_json
+from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.steps import Finish
@@ -56,6 +56,7 @@ REASONS = {
     "tool_calls": ["tool_calls", "tool_calls", "tool_use", "tool_call"],
     "content_filter": ["content_filter", "content_filter", "SAFETY", "safety", "sensitive"],
 }
+HALF = ("\\ufffd", "\\ud83d")
 NULLS = ("refusal", "function_call", "tool_calls", "audio", "annotations", "reasoning_content")
 
 
@@ -141,7 +142,7 @@ def make_choice(rng: random.Random, style: dict[str, Any]) -> Choice:
     if kind < 0.1:
         choice.refusal = text_of(rng)
     elif kind < 0.75:
-        choice.text = text_of(rng, 40)
+        choice.text = text_of(rng, 40) + ("\ufffd." if rng.random() < 0.1 else "")
     if kind > 0.6:
         choice.calls = [make_call(rng, style, number) for number in range(rng.randint(1, 4))]
     finishes = (
@@ -386,12 +387,19 @@ def events_of(rng: random.Random, answer: Answer) -> list[bytes]:
     end, space = rng.choice([b"\n", b"\n", b"\r\n"]), rng.choice([b" ", b""])
     frames = []
     for chunk in chunks(rng, answer):
-        frames.append(b"data:" + space + json.dumps(chunk).encode() + end + end)
+        frames.append(b"data:" + space + json.dumps(chunk).replace(*HALF).encode() + end + end)
         if rng.random() < 0.1:
             frames.append(b": comment" + end + end)
     if answer.style["done"]:
         frames.append(b"data:" + space + b"[DONE]" + end + end)
     return frames
+
+
+def in_bytes(rng: random.Random, body: dict[str, Any]) -> bytes:
+    """A whole answer as JSON, in which U+FFFD is half of a character, or a byte that is no UTF-8."""
+    if rng.random() < 0.5:
+        return json.dumps(body).replace(*HALF).encode()
+    return json.dumps(body, ensure_ascii=False).encode().replace("\ufffd".encode(), b"\xff")
 
 
 class Body(httpx2.AsyncByteStream):
@@ -477,11 +485,20 @@ class Effects:
     def began_output(self, attempt: Attempt) -> None: ...
 
 
-async def log_of(adapter: OpenAIAdapter, rng: random.Random, *, stream: bool) -> list[Event]:
-    """The log of a task whose upstream is this; without an end where the task is tried again."""
+def passes_on(body: bytes) -> Any:
+    """A handler whose result is this."""
+
+    async def handler(*_: Any) -> AsyncIterator[Result]:
+        yield Result(msgspec.Raw(body))
+
+    return handler
+
+
+async def log_of(handler: Any, rng: random.Random, *, stream: bool) -> list[Event]:
+    """The log of a task that this handler runs; without an end where the task is tried again."""
     effects: Any = Effects()
     writer: Any = Writer()
-    worker: Any = SimpleNamespace(version=2, missed_acks=0, send=lambda frame: None)
+    worker = Worker("w", "w", 2, ["m"], 1, send=lambda _: None, close=lambda *_: None)
     grant = Grant(
         TASK, 1, 1, "token", "m", "q", "openaiLike", "u", "", stream, 1000, 0, 0, 1, stream, "", 0, "{}"
     )  # fmt: skip
@@ -492,7 +509,7 @@ async def log_of(adapter: OpenAIAdapter, rng: random.Random, *, stream: bool) ->
     task = Task(task_id=TASK, type="openaiLike", model="m", payload_bytes=PAYLOAD, stream=stream)
     result = TaskResult(task_id=TASK, attempt=1)
     try:
-        async for item in adapter(task, Context(task, deadline=None)):
+        async for item in handler(task, Context(task, deadline=None)):
             if isinstance(item, Delta):
                 result.last_seq += 1
                 frame = encoder.encode(TaskChunk(task_id=TASK, attempt=1, seq=result.last_seq, deltas=[item]))
@@ -808,7 +825,8 @@ async def test_every_api_says_the_same_of_an_answer(count: int) -> None:
     )
     for seed, rng, answer in answers(count):
         estimates = set()
-        for streamed in (True, False):
+        for kind in ("stream", "whole answer", "own whole answer"):
+            streamed = kind == "stream"
             asked = rng.random() < (0.9 if streamed else 0.1)
             label = "text/event-stream" if streamed else "application/json"
             server.content_type = (
@@ -816,21 +834,18 @@ async def test_every_api_says_the_same_of_an_answer(count: int) -> None:
                 if rng.random() < 0.8
                 else rng.choice(["text/event-stream", "application/json", "text/plain"])
             )
-            server.body = (
-                b"".join(events_of(rng, answer)) if streamed else json.dumps(whole(rng, answer)).encode()
-            )
+            server.body = b"".join(events_of(rng, answer)) if streamed else in_bytes(rng, whole(rng, answer))
             server.rng = rng
-            read[
-                f"{'stream' if streamed else 'whole answer'}, asked for a {'stream' if asked else 'whole one'}"
-            ] += 1
+            read[kind, "asked for a stream" if asked else "asked for a whole one"] += 1
+            if kind == "own whole answer":  # a worker of one's own passes it on as it is
+                server.body = json.dumps(whole(rng, answer)).encode()
+            handler = passes_on(server.body) if kind == "own whole answer" else adapter
             try:
-                events = await log_of(adapter, rng, stream=asked)
+                events = await log_of(handler, rng, stream=asked)
                 check(events, answer)
                 estimates.add(chat_body(json.loads(fold(ChatBodyView(INFO), events).body()))[0]["usage"])
             except (AssertionError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
-                failed[seed] = (
-                    f"{'stream' if streamed else 'whole'} {answer.style}: {type(error).__name__} {str(error)[:400]}"
-                )
+                failed[seed] = f"{kind} {answer.style}: {type(error).__name__} {str(error)[:400]}"
         if len(estimates) > 1:
             failed.setdefault(seed, f"two usages: {estimates}")
     await adapter.aclose()

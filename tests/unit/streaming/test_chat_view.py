@@ -93,7 +93,7 @@ def test_tool_calls_stream_one_object_per_chunk_and_come_together_in_the_body() 
     assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
     assert choice["message"]["tool_calls"] == [
         {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}},
-        {"id": "c2", "type": "function", "function": {"name": "f", "arguments": ""}},
+        {"id": "c2", "type": "function", "function": {"name": "f", "arguments": "{}"}},
     ]
     native = json.loads(fold(ResultView(INFO), log.events).result_json())
     assert native["toolCalls"] == choice["message"]["tool_calls"]

@@ -69,6 +69,9 @@ def streamed_calls(stream: bytes) -> dict[int, list[str]]:
                 calls.append(call)
             else:
                 calls[-1]["function"]["arguments"] += call["function"]["arguments"]
+    for calls in found.values():
+        for call in calls:
+            call["function"]["arguments"] = call["function"]["arguments"] or "{}"
     return {index: [json.dumps(call) for call in calls] for index, calls in found.items()}
 
 
@@ -83,7 +86,7 @@ def test_joined_chunks_are_the_sync_body_are_the_native_result(chunks: list[Any]
     messages = {choice["index"]: choice["message"] for choice in body["choices"]}
     for member in ("content", "reasoning_content", "refusal"):
         assert joined(stream, member) == {index: m.get(member) or "" for index, m in messages.items()}
-    assert result["content"] == native.text == (messages.get(0, {}).get("content") or "")
+    assert result["content"] == (messages.get(0, {}).get("content") or "")
     by_choice = result.get("choices") or [{"index": 0, **result}]
     assert {choice["index"]: choice["content"] for choice in by_choice} == joined(stream, "content")
     completion = json.loads(fold(CompletionBodyView(INFO), log.events).body())

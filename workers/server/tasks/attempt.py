@@ -245,10 +245,9 @@ class Attempt:
         """By choice."""
         self._debug = b""
         self._schema: bytes | None = None
-        """The text so far, of a task whose text must match a schema."""
         self._checking = False
         self._made: ResultView | None = None
-        """The output so far of a stage of a chain: the next stages get it."""
+        """The output so far: of a stage of a chain, for the next ones, and of a task whose text must match a schema."""
         self._last_usage: bytes | None = None  # that progress reported
         self._last_wrote = 0  # what it had written by then
         self._usage_at = 0.0
@@ -497,10 +496,11 @@ class Attempt:
         if excess:
             self._excess(excess)
             return
+        if self.grant.task_type == "openaiLike":
+            head = Head(self.grant.task_id, self.grant.asked, now_ms() // 1000)
+            message.result = Raw(normal_answer(bytes(message.result), head))
         usage, used = _raw(message.usage), self._used(message)
         result = bytes(message.result)
-        if self.grant.task_type == "openaiLike":
-            result = normal_answer(result, Head(self.grant.task_id, self.grant.asked, now_ms() // 1000))
         if used.estimated:
             usage = estimated_usage(used[:2], pick_usage(usage, result, self._last_usage))
         if self.grant.repaired is not None:

@@ -35,10 +35,16 @@ class _Message(Struct, gc=False):
 class _Choice(Struct, gc=False):
     message: _Message
     finish_reason: Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+    usage: None = None
+
+    @property
+    def calls(self) -> list[_Call]:
+        return self.message.tool_calls or []
 
 
 class _Completion(Struct, gc=False):
     choices: Annotated[list[_Choice], Meta(min_length=1)]
+    x_groq: None = None
 
 
 _completion = msgspec.json.Decoder(_Completion).decode
@@ -69,5 +75,6 @@ def _is_normal(result: bytes) -> bool:
         choices = _completion(result).choices
     except msgspec.MsgspecError:
         return False
-    ids = [call.id for choice in choices for call in choice.message.tool_calls or ()]
-    return len(ids) == len(set(ids))
+    ids = [call.id for choice in choices for call in choice.calls]
+    reasons = all(choice.finish_reason != ("stop" if choice.calls else "tool_calls") for choice in choices)
+    return reasons and len(ids) == len(set(ids))
