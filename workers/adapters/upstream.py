@@ -6,6 +6,7 @@ import functools
 import hmac
 import logging
 import random
+import re
 import secrets
 import socket
 import time
@@ -47,6 +48,8 @@ MAX_LIST_BYTES = 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 """A byte order mark, and white space."""
+_TEXT = re.compile(rb"\{\s*\"|\[\s*\{|<(?:!|html)", re.IGNORECASE)
+"""How JSON or a page begins, and no sound."""
 LINGER_S = 0.25
 CHECK_TIMEOUT_S = 5.0
 MAX_REPEATS = 4
@@ -337,11 +340,10 @@ class Upstream:
         head = b""
         while not head.strip() and (part := await self._next(parts, clock)) is not None:
             head += part
-        first = head.lstrip(_BEFORE_JSON)[:1]
-        is_text = first in (b"{", b"[", b"<") and ("json" in content_type or "text" in content_type)
-        if call.binary and not is_text:
+        begins = head.lstrip(_BEFORE_JSON)
+        if call.binary and not _TEXT.match(begins):
             answer = self._bytes
-        elif call.binary or call.reader.plain_text or first in (b"{", b"["):
+        elif call.binary or call.reader.plain_text or begins.startswith((b"{", b"[")):
             answer = self._whole
         else:
             answer = self._events

@@ -231,6 +231,11 @@ BODIES: dict[str, tuple[bytes, str, Any]] = {
         "text/event-stream",
         {"text": "🎉"} | STOP,
     ),
+    "a half that another text follows": (
+        rb'data: {"choices":[{"delta":{"reasoning":"a\ud83c"}}]}' + b"\n\n" + sse(delta("stop", content="b")),
+        "text/event-stream",
+        {"reasoning": "a\ufffd", "text": "b"} | STOP,
+    ),
     "half a character": (
         rb'{"choices":[{"index":0,"message":{"content":"a\ud83c"},"finish_reason":"stop"}]}',
         "application/json",

@@ -59,7 +59,7 @@ async def test_images_are_requested_whole() -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "code"),
     [
-        (b'{"error": {"message": "no voice"}}', "application/json", "UPSTREAM_ERROR"),
+        (b'{"error": {"message": "no voice"}}', "audio/mpeg", "UPSTREAM_ERROR"),
         (
             b'{"base_resp":{"status_code":1008,"status_msg":"insufficient balance"}}',
             "text/json",

@@ -450,7 +450,8 @@ def assistant(text: str, called: list[tuple[str, Any]], thought: str | None = No
 
 
 def plain(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without what was added on the way."""
+    """A message without what was added on the way; an empty text is none."""
+    message["content"] = message["content"] or None
     for call in message.get("tool_calls", ()):
         call["function"]["arguments"] = json.loads(call["function"]["arguments"])
     return {name: value for name, value in message.items() if name != "reasoning_content"}

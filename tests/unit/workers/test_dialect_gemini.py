@@ -366,6 +366,7 @@ def assistant(text: str, called: list[tuple[str, Any, str | None]]) -> dict[str,
 
 
 def plain(message: dict[str, Any]) -> dict[str, Any]:
+    message["content"] = message["content"] or None
     for one in message.get("tool_calls", ()):
         one["function"]["arguments"] = json.loads(one["function"]["arguments"])
     return message

@@ -131,11 +131,8 @@ class NormalReader(Reader):
         return [result] if self.usage is None else [self.usage, result]
 
     def end(self) -> list[Delta]:
-        deltas = []
-        for index, name in self._halves:
-            if name in TEXTS:
-                deltas.append(Delta(index=index))
-                setattr(deltas[-1], name, "\ufffd")
+        deltas: list[Delta] = []
+        self._flush(deltas)
         for index, state in self._choices.items():
             if state.reason is not None or state.names:
                 finish = finish_of(state.reason or "stop", state.names)
@@ -167,6 +164,8 @@ class NormalReader(Reader):
         if self._lenient:
             self._join(delta)
         said = state.note(delta, extra.get("delta") if extra else None)
+        if said and self._halves:
+            self._flush(deltas, delta)
         if said and state.reason is not None:
             state.reason = None
             extra = {**state.extra, **(extra or {})}
@@ -187,6 +186,14 @@ class NormalReader(Reader):
         for name in TEXTS:
             if text := getattr(delta, name):
                 setattr(delta, name, self._joined(delta.index, name, text))
+
+    def _flush(self, deltas: list[Delta], other: Delta | None = None) -> None:
+        """Say the halves of characters that nothing continues: all, or those of a choice whose next delta has another text."""
+        for index, name in [*self._halves]:
+            if name in TEXTS and (other is None or (index == other.index and not getattr(other, name))):
+                del self._halves[index, name]
+                deltas.append(Delta(index=index))
+                setattr(deltas[-1], name, "\ufffd")
 
     def _joined(self, index: int, name: str, text: str) -> str | None:
         """Return a text with the half of a surrogate pair that the one before it ended with, and without one at its end."""
@@ -223,6 +230,8 @@ class NormalReader(Reader):
                 message[name] = [*message.get(name, ()), *value] if isinstance(value, list) else value
             choice |= extra
         for choice in choices.values():
+            if len(choice["message"]) == 2 and choice["message"]["content"] is None:
+                choice["message"]["content"] = ""  # null is for what has something else
             for call in choice["message"].get("tool_calls", ()):
                 if "function" in call:
                     call["function"]["arguments"] = call["function"].get("arguments") or "{}"
