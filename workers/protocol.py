@@ -37,6 +37,8 @@ MAX_PAUSE_MS = 3_600_000
 """The longest pause that a failure's `retryAfterMs` can ask for. A worker that is rejected after it asks again."""
 
 MAX_UPSTREAM_CHARS = 100
+SDK_NAME = "fairlane-python"
+"""How Fairlane's SDK names itself in `register`."""
 DEFAULT_MAX_MESSAGE_BYTES = 1 << 20
 """What a worker takes in one message if `register` does not say: stock WebSocket clients close the connection on a larger one."""
 

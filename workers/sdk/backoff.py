@@ -10,13 +10,13 @@ from fairlane.workers.protocol import MAX_PAUSE_MS
 
 BASE_S = 0.2
 CEILING_S = 30.0
-UNREACHABLE_CEILING_S = 5.0
+UNREACHABLE_CEILING_S = 2.0
 """If nothing answers: the network or the gateway may be back at any time."""
 HEALTHY_S = 30.0
 
 
 class Backoff:
-    """Delays with full jitter: each is uniform between 0 and a bound that doubles from 0.2 s to 30 s, or 5 s if nothing answers.
+    """Delays with full jitter: each is uniform between 0 and a bound that doubles from 0.2 s to 30 s, or 2 s if nothing answers.
 
     The bound falls back only after a connection that was registered for 30 s: one that is accepted and closed
     immediately counts as a failure.

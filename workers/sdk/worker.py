@@ -242,7 +242,7 @@ class Worker:
             upstream=self.upstream or None,
             model_info=dict(self._model_info) or None,
             wants_user=self.wants_user,
-            sdk=protocol.Sdk(name="fairlane-python", version=_version()),
+            sdk=protocol.Sdk(name=protocol.SDK_NAME, version=_version()),
             tags=self.tags,
         )
 

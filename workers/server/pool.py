@@ -130,7 +130,8 @@ class Worker:
     server behind the worker ('': none named). `health.py` keeps `reported`, why the worker says that it cannot work,
     `failure_reason`, the failure that it had too often in a row (both are empty while it is healthy), `backoffs`, how often it
     backed off since, and `probe_at`, until when. `max_message_bytes`: the largest frame that it takes. `held`: attempts that are
-    not sent yet, in their order, because one of them or the one `alone` here is a suspect (suspects.py).
+    not sent yet, in their order, because one of them or the one `alone` here is a suspect (suspects.py). `process_known`: its
+    instance id is one process's, as the SDK makes it.
 
     The worker calls `on_change` when something about its slots has changed. `turn`, `group` and `line` belong to the pool.
     """
@@ -168,6 +169,7 @@ class Worker:
         "name",
         "on_change",
         "probe_at",
+        "process_known",
         "refused",
         "reported",
         "send",
@@ -197,6 +199,7 @@ class Worker:
         key_id: str = "",
         upstream: str = "",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        process_known: bool = False,
         send: Callable[[bytes], None],
         close: Callable[[int, str], None],
     ) -> None:
@@ -209,6 +212,7 @@ class Worker:
         self.key_id = key_id
         self.upstream = upstream  # as the store knows it: within the worker's token
         self.max_message_bytes = max_message_bytes
+        self.process_known = process_known
         self.send = send
         self.close = close
         self._slots = slots
@@ -369,7 +373,9 @@ class Worker:
 
     def suits(self, suspicion: Suspicion | None) -> bool:
         """Return whether a task can begin here without a risk for others; true for a task that is no suspect."""
-        return suspicion is None or not (self.attempts or self.reserved or suspicion.worker == self.identity)
+        if suspicion is None or not suspicion.isolates(self.identity):
+            return True
+        return not (self.attempts or self.reserved or suspicion.worker == self.identity)
 
     def free(self, now: float) -> int:
         """Return the slots for which a task may be requested now."""

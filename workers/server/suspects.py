@@ -15,18 +15,22 @@ SUSPECT_S = 10.0
 MARGIN_S = 2.0
 ORDERLY = frozenset({1001, 1012, 4401})
 """Close codes of workers and gateways that stop, and of revoked tokens: no task is the cause."""
+BROKEN = frozenset({1005, 1006, 4409})
+"""Close codes of connections that broke, or that the worker has replaced."""
 TOO_LARGE = 1009
+
+Kind = Literal["closed", "lost", "cut"]
 
 
 class Suspicion(NamedTuple):
     """What is suspected of a task, as its record keeps it (`last_lost`).
 
     `closed`: the worker closed its connection over this task, so that worker does not get it again. `lost`: it may have made
-    its worker crash or hang. `worker` is the identity of that worker, `ran_ms` how long it had the task, `why` how the connection
-    ended.
+    its worker crash or hang. `cut`: the same, unless the same worker is back: it neither crashed nor hung. `worker` is the
+    identity of that worker, `ran_ms` how long it had the task, `why` how the connection ended.
     """
 
-    kind: Literal["closed", "lost"]
+    kind: Kind
     ran_ms: int
     worker: str
     why: str
@@ -34,6 +38,10 @@ class Suspicion(NamedTuple):
     def excludes(self, identity: str) -> bool:
         """Return whether this worker must not get the task."""
         return self.kind == "closed" and self.worker == identity
+
+    def isolates(self, identity: str) -> bool:
+        """Return whether the task runs alone on this worker."""
+        return self.kind != "cut" or self.worker != identity
 
     @property
     def alone_s(self) -> float:
@@ -62,12 +70,15 @@ class Candidate(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """How a connection ended, and when the worker gave its last sign (s). `by_worker`: it closed the connection itself."""
+    """How a connection ended, and when the worker gave its last sign (s). `by_worker`: it closed the connection itself.
+    `process_known`: a worker of the same identity is the same process.
+    """
 
     code: int
     reason: str
     by_worker: bool
     at: float
+    process_known: bool = False
 
     def __str__(self) -> str:
         return f"{self.code} {self.reason}".strip()
@@ -89,6 +100,8 @@ def suspects(candidates: Sequence[Candidate], worker: str, loss: Loss) -> dict[t
     found: dict[tuple[str, int], Suspicion] = {}
     for one in {*recent[-MAX_SUSPECTS:], *([cause] if cause else [])}:
         ran_ms = round(max(loss.at - one.sent_at, 0.0) * 1000)
-        kind: Literal["closed", "lost"] = "closed" if loss.by_worker and one is cause else "lost"
+        kind: Kind = "closed" if loss.by_worker and one is cause else "lost"
+        if loss.process_known and loss.code in BROKEN and not loss.by_worker:
+            kind = "cut"
         found[one.key] = Suspicion(kind, ran_ms, worker, str(loss).replace("\t", " "))
     return found

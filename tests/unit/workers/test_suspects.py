@@ -32,6 +32,9 @@ def test_the_newest_tasks_of_a_lost_worker_are_suspects_and_the_first_unread_one
     candidates: list[Candidate], code: int, by_worker: bool, found: str
 ) -> None:
     suspected = suspects(candidates, "key/w", Loss(code, "why", by_worker, 100))
+    of_sdk = suspects(candidates, "key/w", Loss(code, "why", by_worker, 100, process_known=True))
+    assert {one.isolates("key/w") for one in of_sdk.values()} <= {code != 1006}
+    assert all(one.isolates("key/other") for one in of_sdk.values())
     said = {f"{name} {suspicion.kind}" for (name, _), suspicion in suspected.items()}
     assert said == set(found.split(", ") if found else [])
 

@@ -24,6 +24,7 @@ from fairlane.workers.protocol import (
     CLOSE_UNAUTHORIZED,
     CLOSE_VERSION,
     DEFAULT_MAX_MESSAGE_BYTES,
+    SDK_NAME,
     VERSION,
     Cancel,
     Draining,
@@ -200,7 +201,7 @@ class Session:
             by_worker = self._connection.closed_by_peer and not worker.draining
             silent = not by_worker and code == 1011  # what came after its last sign it may not have read
             at = worker.heard_at if silent else self._time()
-            registry.disconnected(worker, Loss(code, reason, by_worker, at))
+            registry.disconnected(worker, Loss(code, reason, by_worker, at, worker.process_known))
 
     def close(self, code: int, reason: str) -> None:
         """End the connection from this side, once."""
@@ -517,6 +518,7 @@ class Session:
             instance_id=frame.instance_id,
             upstream=self._upstream(frame.upstream),
             max_message_bytes=_max_message_bytes(frame),
+            process_known=frame.sdk is not None and frame.sdk.name == SDK_NAME,
         )
         self.worker, worker.wants_user = worker, frame.wants_user
         self._connected(worker, frame.unhealthy or "")  # first: its offer leaves before the welcome does

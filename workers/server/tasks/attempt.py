@@ -220,7 +220,8 @@ class Attempt:
         self.writer = writer
         self.span = span
         self.key = key_of(grant, worker)
-        self.suspicion = read_suspicion(grant.last_lost)
+        suspicion = read_suspicion(grant.last_lost)
+        self.suspicion = suspicion if suspicion and suspicion.isolates(worker.identity) else None
         """If an earlier worker may have been lost over its task: then it runs alone on its worker."""
         self.phase = Phase.SENT
         self.granted_at = self.started_at = self.output_at = effects.time()
