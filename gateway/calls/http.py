@@ -42,6 +42,8 @@ BODY_S = 30.0
 STREAMED_S = 3600.0
 """For a body that is not held."""
 MAX_QUERY_FIELDS = 20
+SAME_WORDS: Mapping[str, str] = {}
+"""For requests that are no other API's: one object for all, as many requests wait."""
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 WRITE_CHUNK = 128 * 1024
 """Bytes of an answer that are written in one piece."""
@@ -155,7 +157,7 @@ class Request:
         """What is left of the caller's limits, for headers of OpenAI's calls."""
         self.route = "other"
         """The path's pattern, when there is such a call."""
-        self.words: Mapping[str, str] = {}
+        self.words = SAME_WORDS
         """The names in the request of members of its chat request."""
         self.submits = False
         """Whether the call submits a task."""

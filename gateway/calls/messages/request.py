@@ -72,6 +72,14 @@ _thinking, _config, _format = (
 _management, _edits = Decoder(shapes.ContextManagement), Decoder(list[shapes.Edit])
 
 
+_SCHEMA = "response_format.json_schema.schema"
+WORDS = {
+    form: {_SCHEMA: f"{form}.schema", "response_format": form, "max_completion_tokens": "max_tokens"}
+    for form in ("output_config.format", "output_format")
+}
+"""The names here of members of chat that errors can name, by where the format of the answer is."""
+
+
 class MessagesRequest(NamedTuple):
     """A Messages request, converted to a chat request."""
 
@@ -131,9 +139,7 @@ def chat_of(
         raise too_large(most)
     inline = INLINE_TOKENS * conversation.inline
     estimated = (len(payload) - conversation.inline_bytes) // 4 + inline
-    form = "output_format" if "output_format" in given else "output_config.format"
-    words = {"response_format.json_schema.schema": f"{form}.schema", "response_format": form}
-    words["max_completion_tokens"] = "max_tokens"
+    words = WORDS["output_format" if "output_format" in given else "output_config.format"]
     return MessagesRequest(chat, payload, max(estimated, 1), words)
 
 
