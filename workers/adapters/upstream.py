@@ -184,7 +184,7 @@ class Upstream:
     async def list_models(self) -> dict[str, ModelInfo]:
         """The models that the upstream lists, by its names. Raise `TaskError`."""
         status, body = await self._ask_for_models()
-        if status != 200:
+        if not 200 <= status < 300:
             asked = CallTarget(self._shown_url + self._dialect.models_path, "", secret=self._api_key)
             raise from_status(status, body, None, asked)
         return read_models(body)
@@ -330,11 +330,11 @@ class Upstream:
         self, response: httpx2.Response, clock: Clock, call: Call, asked: CallTarget
     ) -> AsyncGenerator[Output, None]:
         """Read an answer. Its first bytes decide how: servers send events as JSON, and JSON as events. Raise `TaskError` for one
-        of another status than 200."""
+        whose status is no success."""
         content_type = response.headers.get("Content-Type", "")
         pause_s = requested_pause(response.headers)
         parts = response.aiter_bytes()
-        if response.status_code != 200:
+        if not response.is_success:
             body = await self._read_all(parts, clock, MAX_ERROR_BYTES, cut=True)
             raise from_status(response.status_code, body, pause_s, asked)
         head = b""

@@ -29,11 +29,12 @@ async def answer(
     type: str = "openaiLike",
     headers: Any = (),
     payload: bytes = b"{}",
+    status: int = 200,
 ) -> list[Any]:
-    """What the adapter yields for a body with status 200."""
+    """What the adapter yields for a body."""
     adapter = OpenAIAdapter(base_url=BASE, models=["m"], api_key="sk-secret")
     task = Task(task_id="t", type=type, model="m", payload_bytes=payload, stream=stream)
-    response = httpx2.Response(200, headers={"Content-Type": kind, **dict(headers)}, content=body)
+    response = httpx2.Response(status, headers={"Content-Type": kind, **dict(headers)}, content=body)
     with respx.mock() as mocked:
         mocked.post(f"{BASE}/{PATHS[type]}").mock(return_value=response)
         try:
@@ -279,7 +280,8 @@ BODIES: dict[str, tuple[bytes, str, Any]] = {
 @pytest.mark.parametrize("asked", [True, False], ids=["asked for a stream", "asked for a whole one"])
 @pytest.mark.parametrize(("body", "kind", "expected"), BODIES.values(), ids=BODIES)
 async def test_what_comes_decides_how_it_is_read(body: bytes, kind: str, expected: Any, asked: bool) -> None:
-    assert said(await answer(body, kind, stream=asked)) == expected
+    for status in (200, 201):
+        assert said(await answer(body, kind, stream=asked, status=status)) == expected
 
 
 HTML = b"<html><title>502 Bad Gateway</title></html>"
