@@ -104,14 +104,10 @@ def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
         log.debug("members that are not sent to the upstream: %s", ", ".join(dropped)[:500])
     for number, tool in enumerate(_objects.decode(sent["tools"]) if "tools" in sent else ()):
         kind = _kind(tool) or ("function" if "function" in tool else "")
-        _check(
-            kind,
-            TOOLS,
-            f"tools.{kind}",
-            f"tools[{number}]",
-            "is run by the server, not by the client",
-            quirks,
-        )
+        if kind not in TOOLS and quirks.get(f"tools.{kind}") != ALLOW:
+            raise _refused(
+                f"tools[{number}]: {kind[:100]!r}", "is run by the server, not here", f"tools.{kind}"
+            )
     for number, message in enumerate(_objects.decode(sent["messages"]) if "messages" in sent else ()):
         for at, part in _parts(message):
             _check_part(part, f"messages[{number}].content{at}", quirks)
@@ -134,8 +130,8 @@ def _parts(message: _Members) -> Iterable[tuple[str, _Members]]:
 
 def _check_part(part: _Members, place: str, quirks: Quirks) -> None:
     kind = _kind(part)
-    if kind:
-        _check(kind, PARTS, f"content.{kind}", place, "is not a part that this server gets", quirks)
+    if kind and kind not in PARTS and quirks.get(f"content.{kind}") != ALLOW:
+        raise _refused(f"{place}: {kind[:100]!r}", "is not a part that this server gets", f"content.{kind}")
     inner = {name: _object.decode(raw) for name, raw in part.items() if bytes(raw)[:1] == b"{"}
     for found in (part, *inner.values()):
         if "file_id" in found and bytes(found["file_id"]) != b"null" and quirks.get("file_id") != ALLOW:
@@ -150,11 +146,6 @@ def _check_part(part: _Members, place: str, quirks: Quirks) -> None:
 
 def _kind(found: _Members) -> str:
     return _text.decode(found["type"]) if "type" in found else ""
-
-
-def _check(kind: str, known: frozenset[str], allowed: str, place: str, why: str, quirks: Quirks) -> None:
-    if kind not in known and quirks.get(allowed) != ALLOW:
-        raise _refused(f"{place}: {kind[:100]!r}", why, allowed)
 
 
 def _refused(what: str, why: str, allowed: str) -> TaskError:

@@ -20,7 +20,6 @@ OLD_BOUND = {"max_completion_tokens": "max_tokens"}
 """Servers that do not know OpenAI's newer name ignore it, and so the bound; those that reject the older name say so."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}")
-_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _BOUNDS = ("max_tokens", "max_completion_tokens")
 _NOT_MEMBERS = frozenset({"system", "developer", "max_output_tokens"})
 _OPTIONAL = (
@@ -48,7 +47,7 @@ def read_quirks(pairs: Iterable[str]) -> dict[str, str]:
         valid = {
             "system": value == "first",
             "developer": value == "system",
-            "max_output_tokens": _NUMBER.fullmatch(value) is not None,
+            "max_output_tokens": value.isdecimal() and 0 < int(value[:12]) < 10**9,
             "reasoning_effort": value == OMIT or {*value.split(",")} <= {*EFFORTS},
         }
         if not _NAME.fullmatch(name) or not valid.get(name, _NAME.fullmatch(value) is not None):
@@ -108,7 +107,8 @@ class _Sent(msgspec.Struct):
 
 def _is_named(name: str, text: str) -> bool:
     before, after = ("""["'`.]""", """["'`]""") if name in _COMMON_WORDS else (r"(?<!\w)", r"(?!\w)")
-    return re.search(f"{before}{name}(?:{after}|$)", text) is not None
+    words = name.replace("_", "[_ -]?")
+    return re.search(f"{before}{words}(?:{after}|$)", text, re.IGNORECASE) is not None
 
 
 def _nearest(effort: Any, known: list[str]) -> Any:

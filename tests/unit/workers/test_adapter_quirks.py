@@ -114,6 +114,10 @@ REJECTIONS: dict[str, tuple[Any, bool, Callable[[Body], Answer | None], Body, st
         *({}, True, has("stream_options", 400, "unknown field stream_options")),
         *({"stream_options": None}, "stream_options=omit"),
     ),
+    "stream_options, in other letters": (
+        *({}, True, has("stream_options", 400, {"detail": "Stream options are not supported."})),
+        *({"stream_options": None}, "stream_options=omit"),
+    ),
     "stream_options, in an answer of status 200": (
         *({}, True, has("stream_options", 200, openai("Unknown argument: stream_options"))),
         *({"stream_options": None}, "stream_options=omit"),

@@ -174,6 +174,22 @@ def test_tools_are_declared_and_chosen(choice: dict[str, Any], config: Any) -> N
         ({"messages": []}, "none of a user"),
         ({"messages": [*HI, {"role": "tool", "tool_call_id": "c9", "content": "x"}]}, "with the id 'c9'"),
         ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "'video'"),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {
+                                "type": "image_url",
+                                "image_url": "https://generativelanguage.googleapis.com/v1/files/x",
+                            }
+                        ],
+                    }
+                ]
+            },
+            "a file of the provider's account",
+        ),
         ({"messages": [{"role": "narrator", "content": "x"}]}, "'narrator'"),
     ],
 )

@@ -195,5 +195,8 @@ def _media(url: str, place: str) -> dict[str, Any]:
     data = data_of(url, place)
     if data is not None:
         return {"inlineData": {"mimeType": data[0], "data": data[1]}}
-    kind = mimetypes.guess_type(urlsplit(url).path)[0]
+    parts = urlsplit(url)
+    if parts.hostname == "generativelanguage.googleapis.com":
+        raise refused(f"{place}: a file of the provider's account cannot be named; send the data itself")
+    kind = mimetypes.guess_type(parts.path)[0]
     return {"fileData": {"fileUri": url, **({"mimeType": kind} if kind else {})}}
