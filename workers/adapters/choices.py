@@ -95,7 +95,7 @@ def _texts(value: Any, kind: str, level: int = 0) -> Iterator[tuple[str, str]]:
         for part in value:
             yield from _texts(part, kind, level + 1)
     elif isinstance(value, dict) and level < MAX_LEVELS:
-        type_ = value.get("type")
+        type_ = value.get("type") if isinstance(value.get("type"), str) else None
         inside = next((value[name] for name in _INSIDE if value.get(name)), None)
         if type_ in _THOUGHTS:
             kind = "reasoning"
@@ -124,10 +124,11 @@ def _call(call: Any) -> dict[str, Any]:
         raise ValueError("a tool call that is no object")
     function = call.get("function")
     if not isinstance(function, dict):
-        if "name" not in call and "arguments" not in call:
-            return call
         function = {name: call[name] for name in ("name", "arguments") if name in call}
-        call = {name: value for name, value in call.items() if name not in function}
+        others = {name: value for name, value in call.items() if name not in ("function", *function)}
+        if not function:
+            return others
+        call = others
     arguments = function.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
         function = {**function, "arguments": bytes(encoded(arguments)).decode()}

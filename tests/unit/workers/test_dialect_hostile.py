@@ -123,10 +123,20 @@ CHUNKS: Any = [
     {"id": "x", "choices": [{"index": 0, "delta": {"content": "a", "tool_calls": [{"index": 0}]}}]},
     {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}},
 ]
+MESSAGE: Any = {
+    "content": "a",
+    "tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}],
+}
 ANSWERS: Any = [
     (anthropic_events(CONTENT), anthropic_message(CONTENT)),
     (gemini_chunks(PARTS), gemini_content(PARTS)),
-    (CHUNKS, {"choices": [{"message": {"content": "a"}, "finish_reason": "sensitive"}], "usage": {}}),
+    (
+        [
+            *CHUNKS,
+            {"choices": [{"message": MESSAGE, "delta": {"reasoning": [{"type": "text", "text": "r"}]}}]},
+        ],
+        {"choices": [{"message": MESSAGE, "finish_reason": "sensitive"}], "usage": {"prompt_tokens": 1}},
+    ),
 ]
 
 
