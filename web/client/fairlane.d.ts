@@ -202,6 +202,7 @@ export interface ErrorData extends EventData {
   code: Code;
   category: Category;
   retryable: boolean;
+  retryAfterMs?: number | null;
   usage?: JsonValue;
   /** Of a chain: where it failed. */
   failedStage?: string;

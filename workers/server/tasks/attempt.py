@@ -226,7 +226,6 @@ class Attempt:
         self.phase = Phase.SENT
         self.granted_at = self.started_at = self.output_at = effects.time()
         self.first_output_at = self.progress_at = 0.0
-        """On its silence, as they were at its grant; None: as they are configured."""
         self.renewed_at = 0.0
         self.stopping_since = self.stop_until = 0.0
         self.timer: Timer | None = None
