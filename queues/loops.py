@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
 import structlog
@@ -14,39 +14,49 @@ RETRY_CANCEL_S = 1.0
 T = TypeVar("T")
 
 
-def run_periodically(
-    name: str,
-    interval_s: float,
-    step: Callable[[], Awaitable[float | None]],
-    *,
-    expected: tuple[type[Exception], ...] = (),
-    delay_s: float = 0.0,
-    wake: asyncio.Event | None = None,
-) -> "asyncio.Task[None]":
-    """Start a background task that calls `step` and waits `interval_s`, again and again. `cancel_and_wait` ends it.
+class Periodic:
+    """A component that calls `step` and waits `interval_s`, again and again, from `start` to `close`. Subclasses set the fields.
 
     `step` may return another time to wait, in seconds. A failed step is repeated after `interval_s`. Failures in `expected` are
     not logged, because another component reports them. `delay_s` passes before the first step. Setting `wake` cuts a wait short.
     """
 
-    async def repeat() -> None:
-        await asyncio.sleep(delay_s)
+    name: str
+    interval_s: float
+    expected: tuple[type[Exception], ...] = ()
+    delay_s = 0.0
+    wake: asyncio.Event | None = None
+    _task: "asyncio.Task[None] | None" = None
+
+    def start(self) -> Awaitable[None] | None:
+        """Begin."""
+        self._task = asyncio.create_task(self._repeat(), name=self.name)
+        return None
+
+    async def close(self) -> None:
+        """End."""
+        await cancel_and_wait(self._task)
+
+    async def step(self) -> float | None:
+        """Do the work once."""
+        raise NotImplementedError
+
+    async def _repeat(self) -> None:
+        await asyncio.sleep(self.delay_s)
         while True:
             pause_s = None
             try:
-                pause_s = await step()
-            except expected:
+                pause_s = await self.step()
+            except self.expected:
                 pass
             except Exception:  # one failed step must not end the loop
-                log.exception("a background step failed and will be repeated", step=name)
-            pause_s = interval_s if pause_s is None else pause_s
-            if wake is None:
+                log.exception("a background step failed and will be repeated", step=self.name)
+            pause_s = self.interval_s if pause_s is None else pause_s
+            if self.wake is None:
                 await asyncio.sleep(pause_s)
             else:
-                await wait_event(wake, pause_s)
-                wake.clear()
-
-    return asyncio.create_task(repeat(), name=name)
+                await wait_event(self.wake, pause_s)
+                self.wake.clear()
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[Any] | None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic, cancel_and_wait
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
@@ -372,8 +372,12 @@ class Reader:
         self.feed.wake()
 
 
-class Hub:
+class Hub(Periodic):
     """All feeds of a replica. `deliver` is called by local writers, `on_message` by the channel."""
+
+    name = "hub-check"
+    interval_s = SILENT_S / 2
+    expected = (StoreError,)
 
     def __init__(self, scheduler: Scheduler, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
         """`keep_alive_s`: how often readers' interest is renewed; several times within the linger."""
@@ -385,18 +389,13 @@ class Hub:
         self.loop = asyncio.get_running_loop()
         self.timers: TimerWheel[asyncio.Future[None]] = TimerWheel(self.loop, TICK_S, _resolve, early=False)
         self.time: Callable[[], float] = self.loop.time
-        self._checker: asyncio.Task[None] | None = None
-        self._check_now = asyncio.Event()
+        self.wake: asyncio.Event = asyncio.Event()
         self._renewed_at = 0.0
-
-    def start(self) -> None:
-        self._checker = run_periodically(
-            "hub-check", SILENT_S / 2, self._check, expected=(StoreError,), wake=self._check_now
-        )
 
     async def close(self) -> None:
         """Stop checking; readers are woken a last time and find their feeds as they are."""
-        await cancel_and_wait(self._checker, *[feed.fetching for feed in self._feeds.values()])
+        await super().close()
+        await cancel_and_wait(*[feed.fetching for feed in self._feeds.values()])
         for feed in self._feeds.values():
             feed.wake()
 
@@ -525,7 +524,7 @@ class Hub:
                 feed.registered = False
         if store_lost:
             self._renewed_at = 0.0
-        self._check_now.set()
+        self.wake.set()
 
     async def page(
         self, task_id: str, epoch: int, seq: int, *, held: bool = True, user: str = ""
@@ -586,7 +585,7 @@ class Hub:
         finally:
             feed.fetching = None
 
-    async def _check(self) -> float:
+    async def step(self) -> float:
         """Find lost events: compare the feeds that were silent for a while with their logs, in one round trip."""
         now = self.time()
         silent = [

@@ -14,7 +14,7 @@ from fairlane.gateway.accounts.callers import StoredKeys
 from fairlane.gateway.accounts.key_rows import StoredKey, next_end, stored_keys
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -25,9 +25,13 @@ CLOSE_S = 2.0
 """For the last such write."""
 
 
-class ApiKeyCache:
+class ApiKeyCache(Periodic):
     """See the module. `changed(keys, cut)` is called with the valid keys when they change; `cut`: keys whose open calls end as
     well. `used` returns the ids of keys and tokens that were used since its last call."""
+
+    name = "key cache"
+    interval_s = delay_s = CHECK_S
+    expected = (DatabaseUnavailable,)
 
     def __init__(
         self,
@@ -48,7 +52,6 @@ class ApiKeyCache:
         self._reading = asyncio.Lock()
         self._write_at = 0.0
         self._time = asyncio.get_running_loop().time
-        self._checking: asyncio.Task[None] | None = None
 
     @property
     def keys(self) -> Mapping[str, StoredKey]:
@@ -59,13 +62,11 @@ class ApiKeyCache:
         """Read all keys and start to check for changes. Raise DatabaseUnavailable: without its keys no gateway starts."""
         await self.read()
         self._write_at = self._time() + USED_S
-        self._checking = run_periodically(
-            "key cache", CHECK_S, self._check, expected=(DatabaseUnavailable,), delay_s=CHECK_S
-        )
+        super().start()
 
     async def close(self) -> None:
         """Stop, and write which keys were used."""
-        await cancel_and_wait(self._checking)
+        await super().close()
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self._write_used()
@@ -87,14 +88,14 @@ class ApiKeyCache:
             self._keys = ({} if read_all else before) | {key.id: key for key in changed}
             cut = [key.id for key in changed if key.cut_ms is not None]
             new = [key_id for key_id in cut if key_id not in before or before[key_id].cut_ms is None]
-            self._publish(frozenset(new if self._checking else ()))
+            self._publish(frozenset(new if self._task else ()))
 
     def _publish(self, cut: frozenset[str] = frozenset()) -> None:
         valid = stored_keys(self._keys.values())
         self._end_ms = next_end(valid, self._now() * 1000)
         self._changed(valid, cut)
 
-    async def _check(self) -> None:
+    async def step(self) -> None:
         if self._now() * 1000 >= self._end_ms:
             self._publish()  # a secret just expired
         await self.read()

@@ -14,7 +14,7 @@ from fairlane.gateway.batches.store import Candidate, Overtaken
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.queues.clock import now_ms
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic, cancel_and_wait
 from fairlane.queues.metrics import BATCH_ERRORS
 
 log = structlog.get_logger("fairlane.gateway")
@@ -32,8 +32,12 @@ REST_S = 10.0
 """A batch that failed unexpectedly is left alone for this time."""
 
 
-class Leader:
+class Leader(Periodic):
     """The batches that one replica leads."""
+
+    name = "batches"
+    interval_s = LOOK_S
+    expected = (DatabaseUnavailable,)  # which the outbox logs
 
     def __init__(self, tools: Tools, replica: str, lifecycle: Lifecycle) -> None:
         self._tools = tools
@@ -44,22 +48,16 @@ class Leader:
         self._rests: dict[str, float] = {}
         self._until = self._renew_at = 0.0
         """Until when the leases hold for sure, and when they are renewed, by the clock of this process."""
-        self._hurry = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start to lead batches."""
-        expected = (DatabaseUnavailable,)  # which the outbox logs
-        self._task = run_periodically("batches", LOOK_S, self._look, expected=expected, wake=self._hurry)
+        self.wake: asyncio.Event = asyncio.Event()
 
     async def close(self) -> None:
         """Stop. Submitted lines continue, and another replica takes the batches."""
-        await cancel_and_wait(self._task)
+        await super().close()
         await self._leave()
 
     def hurry(self) -> None:
         """Look for changes now."""
-        self._hurry.set()
+        self.wake.set()
 
     async def _leave(self) -> None:
         led = bool(self._tasks)
@@ -69,7 +67,7 @@ class Leader:
                 async with asyncio.timeout(RELEASE_S):
                     await self._tools.store.release(self._replica)
 
-    async def _look(self) -> float | None:
+    async def step(self) -> float | None:
         """Renew the leases, learn of cancellations, and take batches that no replica leads."""
         if self._lifecycle.draining:
             await self._leave()

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import queued_event
@@ -31,21 +31,16 @@ class _Watched(NamedTuple):
     behind: int
 
 
-class PositionMonitor:
+class PositionMonitor(Periodic):
     """Polls the queued tasks with readers here, at most PER_ROUND each INTERVAL_S, in turn, and shows news (`is_news`)."""
+
+    name = "queue-positions"
+    interval_s = delay_s = INTERVAL_S
+    expected = (StoreError,)
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._task: asyncio.Task[None] | None = None
         self._feeds: dict[LiveLog, _Watched] = {}
-
-    def start(self) -> None:
-        self._task = run_periodically(
-            "queue-positions", INTERVAL_S, self._run, expected=(StoreError,), delay_s=INTERVAL_S
-        )
-
-    async def close(self) -> None:
-        await cancel_and_wait(self._task)
 
     def add(self, feed: LiveLog, known: Place | None = None, behind: int = 0) -> None:
         """Watch a feed until its task starts. `known`: the place that its readers were shown. `behind`: in a chain, the number of
@@ -57,7 +52,7 @@ class PositionMonitor:
     def discard(self, feed: LiveLog) -> None:
         self._feeds.pop(feed, None)
 
-    async def _run(self) -> None:
+    async def step(self) -> None:
         for feed, watched in list(self._feeds.items()):
             if feed.top > watched.behind or feed.lost or not feed.readers:
                 self.discard(feed)

@@ -26,7 +26,7 @@ from fairlane.gateway.files.storage import MARK, NotStored, Storage, StorageErro
 from fairlane.gateway.settings import FilesSettings
 from fairlane.queues.clock import now_ms
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -48,9 +48,13 @@ MAX_FILES = 100_000
 FACT, MARK_CHARS = "files_storage", 32
 
 
-class Files:
+class Files(Periodic):
     """The files of all callers. Everything raises DatabaseUnavailable, and ApiError: 404 for a file that does not exist or
     belongs to another owner, 503 while the storage fails."""
+
+    name = "files sweep"
+    interval_s, delay_s = SWEEP_S, SWEEP_S / 2
+    expected = (DatabaseUnavailable, ApiError)
 
     def __init__(
         self,
@@ -69,23 +73,11 @@ class Files:
         self._failed = failed
         self._identified = False
         self._failing = RateLimitedLogger(burst=1, per_second=1 / 60)
-        self._sweeping: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Start the sweep."""
-
-        async def step() -> None:
-            while await self.sweep():
-                pass
-
-        expected = DatabaseUnavailable, ApiError
-        self._sweeping = run_periodically(
-            "files sweep", SWEEP_S, step, expected=expected, delay_s=SWEEP_S / 2
-        )
-
-    async def close(self) -> None:
-        """End the sweep."""
-        await cancel_and_wait(self._sweeping)
+    async def step(self) -> None:
+        """Sweep."""
+        while await self.sweep():
+            pass
 
     # ---- callers ----------
 

@@ -25,7 +25,7 @@ from fairlane.gateway.records.ledger import read_funds
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 from fairlane.queues.metrics import BALANCES_CORRECTED, CREDITS_CORRECTED, Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
@@ -46,8 +46,12 @@ DAY_MS = 86_400_000
 """A balance that was unused for a day is deleted in Redis: SQL has it."""
 
 
-class BalanceReconciler:
+class BalanceReconciler(Periodic):
     """Runs in every replica."""
+
+    name = "reconciliation"
+    interval_s = LOOK_S
+    expected = (StoreError, DatabaseUnavailable)
 
     def __init__(
         self, database: Database, scheduler: Scheduler, link: RedisLink, keys: Keys, metrics: Recorder
@@ -58,26 +62,14 @@ class BalanceReconciler:
         self._outbox = keys("outbox")
         self._metrics = metrics
         self._all = False
-        self._soon = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        expected = (StoreError, DatabaseUnavailable)
-        self._task = run_periodically(
-            "reconciliation", LOOK_S, self.reconcile, expected=expected, wake=self._soon
-        )
-
-    async def close(self) -> None:
-        """End."""
-        await cancel_and_wait(self._task)
+        self.wake: asyncio.Event = asyncio.Event()
 
     def reconcile_all(self) -> None:
         """Make all subjects due: Redis may have lost something."""
         self._all = True
-        self._soon.set()
+        self.wake.set()
 
-    async def reconcile(self) -> None:
+    async def step(self) -> None:
         """Compare the subjects that are due. Raise StoreError and DatabaseUnavailable."""
         everybody, self._all = self._all, False
         try:
@@ -86,7 +78,7 @@ class BalanceReconciler:
             self._all |= everybody
             raise
         if len(due) == MAX_COMPARED:
-            self._soon.set()
+            self.wake.set()
         left = await self._left(newest) if due and newest else []
         if len(left) <= MAX_LEFT:
             subjects = _subjects(left)

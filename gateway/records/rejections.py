@@ -22,7 +22,7 @@ from fairlane.gateway.database.tables import rejections
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 from fairlane.queues.store.link import RedisLink
 
 log = structlog.get_logger("fairlane.gateway")
@@ -39,8 +39,12 @@ _Entry = tuple[str, int, list[tuple[str, str, int]]]
 _unpack = msgspec.msgpack.Decoder(_Entry).decode
 
 
-class RejectionCounts:
+class RejectionCounts(Periodic):
     """The counts of this process."""
+
+    name = "rejections"
+    interval_s = MINUTE_MS / 1000
+    expected = (StoreError,)
 
     def __init__(self, link: RedisLink, keys: Keys, replica: str, now_ms: Callable[[], int] = now_ms) -> None:
         self._link = link
@@ -49,7 +53,7 @@ class RejectionCounts:
         self._now_ms = now_ms
         self._counts: dict[int, Counter[tuple[str, str]]] = {}
         """By the beginning of the minute."""
-        self._task: asyncio.Task[None] | None = None
+        self.delay_s = self._next_minute_s()
 
     def count(self, key_id: str, code: str) -> None:
         """Count a rejected call of a key."""
@@ -63,15 +67,9 @@ class RejectionCounts:
             which = OTHER, code
         counts[which] += 1
 
-    def start(self) -> None:
-        """Start."""
-        self._task = run_periodically(
-            "rejections", MINUTE_MS / 1000, self._run, expected=(StoreError,), delay_s=self._next_minute_s()
-        )
-
     async def close(self) -> None:
         """Add the rest to the outbox, if Redis answers soon, and stop."""
-        await cancel_and_wait(self._task)
+        await super().close()
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self.bring(over_at=self._now_ms() + MINUTE_MS)
@@ -79,7 +77,8 @@ class RejectionCounts:
             lost = sum(map(Counter.total, self._counts.values()))
             log.warning("counts of rejected calls are lost: Redis does not accept them", rejections=lost)
 
-    async def _run(self) -> float:
+    async def step(self) -> float:
+        """Bring the minutes that are over. Return the time until the next one is."""
         await self.bring(over_at=self._now_ms())
         return self._next_minute_s()
 

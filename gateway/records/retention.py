@@ -1,6 +1,5 @@
 """Deletes records after their retention, a part at a time."""
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.queues.clock import now_ms
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 
 LOOK_S = 600.0
 REST_S = 0.2
@@ -28,26 +27,20 @@ class Kept(NamedTuple):
     """The retention, from the end of a row, its creation, or its expiry."""
 
 
-class Retention:
+class Retention(Periodic):
     """Runs in every replica."""
+
+    name = "retention"
+    interval_s = LOOK_S
+    expected = (DatabaseUnavailable,)
 
     def __init__(self, database: Database, kinds: Sequence[Kept]) -> None:
         self._database = database
         self._kinds = kinds
-        self._task: asyncio.Task[None] | None = None
+        self.delay_s = random.uniform(0, LOOK_S)  # noqa: S311 - not all replicas at the same time
 
-    def start(self) -> None:
-        """Start."""
-        first = random.uniform(0, LOOK_S)  # noqa: S311 - not all replicas at the same time
-        self._task = run_periodically(
-            "retention", LOOK_S, self._run, expected=(DatabaseUnavailable,), delay_s=first
-        )
-
-    async def close(self) -> None:
-        """Stop."""
-        await cancel_and_wait(self._task)
-
-    async def _run(self) -> float:
+    async def step(self) -> float:
+        """Delete a part. Return the time to wait."""
         return REST_S if await self.forget(now_ms()) else LOOK_S
 
     async def forget(self, now_ms: int) -> bool:

@@ -4,7 +4,6 @@ Callers that stored something since the last check are checked, by the process t
 until the next check.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -15,7 +14,7 @@ from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import responses
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 
 CHECK_S = 10.0
 PAGE = 50
@@ -28,8 +27,12 @@ _OLDEST: Final = select(_c.task, _c.size).where(*_mine).order_by(_c.created).lim
 _DELETE: Final = delete(responses).where(_c.task.in_(bindparam("tasks", expanding=True)))
 
 
-class StorageQuota:
+class StorageQuota(Periodic):
     """See the module."""
+
+    name = "response quota"
+    interval_s = CHECK_S
+    expected = (DatabaseUnavailable,)  # which the outbox logs
 
     def __init__(self, database: Database, most: Callable[[], int]) -> None:
         """`most`: the bytes of one caller, as the settings are now."""
@@ -37,22 +40,12 @@ class StorageQuota:
         self._most = most
         self._wrote: dict[Owner, None] = {}
         """Callers to be checked."""
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start to check callers."""
-        expected = (DatabaseUnavailable,)  # which the outbox logs
-        self._task = run_periodically("response quota", CHECK_S, self.check, expected=expected)
-
-    async def close(self) -> None:
-        """Stop."""
-        await cancel_and_wait(self._task)
 
     def wrote(self, owner: Owner) -> None:
         """Have a caller checked that stored something."""
         self._wrote[owner] = None
 
-    async def check(self) -> None:
+    async def step(self) -> None:
         """Check callers that stored something. Raise DatabaseUnavailable: then no caller is forgotten."""
         while self._wrote:
             owner = next(iter(self._wrote))

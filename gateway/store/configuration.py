@@ -2,7 +2,6 @@
 has been emptied.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
@@ -12,7 +11,7 @@ from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 from fairlane.queues.metrics import REDIS_EMPTIED, Recorder
 from fairlane.queues.scheduler import Scheduler, configuration
 from fairlane.queues.store.link import RedisLink
@@ -24,8 +23,12 @@ COMPARE_S = 5.0
 """Between two checks of the configuration in effect, and of the identity of the store."""
 
 
-class ConfigurationMonitor:
+class ConfigurationMonitor(Periodic):
     """Keeps the settings in the store up to date."""
+
+    name = "configuration"
+    interval_s = delay_s = COMPARE_S
+    expected = (StoreError,)
 
     def __init__(
         self,
@@ -44,17 +47,6 @@ class ConfigurationMonitor:
         self._born = ""
         self._hashed: tuple[Settings, str] | None = None
         self._overruled_by = ""
-        self._comparing: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start to compare."""
-        self._comparing = run_periodically(
-            "configuration", COMPARE_S, self._compare, expected=(StoreError,), delay_s=COMPARE_S
-        )
-
-    async def close(self) -> None:
-        """Stop."""
-        await cancel_and_wait(self._comparing)
 
     async def bring(self, link: RedisLink | None = None) -> None:
         """Write our settings. Log once if another replica has newer ones, which apply here, too, or if Redis lost everything.
@@ -89,7 +81,7 @@ class ConfigurationMonitor:
             if link is None:
                 await self._on_emptied()
 
-    async def _compare(self) -> None:
+    async def step(self) -> None:
         """Write ours again if another configuration is in effect: it applies only as long as a replica with it lives."""
         effective, born = await self._scheduler.effective_configuration()
         if effective is None or effective.hash != self._hash() or born != self._born:

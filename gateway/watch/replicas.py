@@ -12,7 +12,7 @@ from fairlane import __version__
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.inspector import ReplicaInfo
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 from fairlane.queues.store.link import RedisLink
 
 INTERVAL_S = 2.0
@@ -27,8 +27,12 @@ def here(started_at: float) -> ReplicaInfo:
     return ReplicaInfo(socket.gethostname(), os.getpid(), __version__, int(started_at * 1000))
 
 
-class Replicas:
+class Replicas(Periodic):
     """Reports where this replica runs, and whether others are alive."""
+
+    name = "replicas"
+    interval_s = INTERVAL_S
+    expected = (StoreError,)
 
     def __init__(
         self, link: RedisLink, keys: Keys, replica: str, about: Callable[[], ReplicaInfo], group: str = ""
@@ -39,14 +43,10 @@ class Replicas:
         self.me = replica
         self._group = group or replica
         self._about = about
-        self._reporting: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._reporting = run_periodically("replicas", INTERVAL_S, self._report, expected=(StoreError,))
 
     async def close(self) -> None:
         """End the presence now, so that replicas that stop next do not count this one."""
-        await cancel_and_wait(self._reporting)
+        await super().close()
         with contextlib.suppress(StoreError):  # the presence expires after some seconds anyway
             await self._link.command("ZADD", self._keys("replicas"), "XX", LEFT, self.me)
 
@@ -65,6 +65,7 @@ class Replicas:
             for name, end in zip(flat[::2], flat[1::2], strict=True)
         )
 
-    async def _report(self) -> None:
+    async def step(self) -> None:
+        """Report where this replica runs."""
         about = msgspec.json.encode(self._about())
         await self._link.command("HSET", self._keys("hosts"), self.me, about)

@@ -1,6 +1,5 @@
 """Monitors the connection to Redis and its writes: in the log, and for calls that ask."""
 
-import asyncio
 import time
 from typing import Any
 
@@ -9,7 +8,7 @@ import structlog
 from fairlane.gateway.errors import ApiError, store_unavailable
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 from fairlane.queues.store.link import RedisLink
 
 log = structlog.get_logger("fairlane.gateway")
@@ -24,15 +23,18 @@ QUIET_S = 2.0
 MAX_REASONS = 10
 
 
-class StoreMonitor:
+class StoreMonitor(Periodic):
     """Checks Redis once a second. The link calls `changed`."""
+
+    name = "store-monitor"
+    interval_s, delay_s = CHECK_S, FIRST_CHECK_S
+    expected = (StoreError,)
 
     def __init__(self, link: RedisLink, address: str, keys: Keys, replica: str) -> None:
         """`address`: where Redis is, for operators."""
         self._link = link
         self._probe = keys("probe")
         self._replica = replica
-        self._task: asyncio.Task[None] | None = None
         self._rejected_since: float | None = None
         self._logged_at = 0.0
         self._reasons: set[str] = set()
@@ -44,12 +46,7 @@ class StoreMonitor:
     def start(self) -> None:
         """Start before the link does."""
         self.down_since = time.time()
-        self._task = run_periodically(
-            "store-monitor", CHECK_S, self._check, expected=(StoreError,), delay_s=FIRST_CHECK_S
-        )
-
-    async def close(self) -> None:
-        await cancel_and_wait(self._task)
+        super().start()
 
     @property
     def rejects_writes(self) -> bool:
@@ -101,7 +98,7 @@ class StoreMonitor:
         if len(self._reasons) < MAX_REASONS:
             self._reasons.add(reason)
 
-    async def _check(self) -> float:
+    async def step(self) -> float:
         if self.down_since is not None:
             self._check_connection(self.down_since)
         else:

@@ -18,7 +18,7 @@ from fairlane.gateway.webhooks.delivery import Attempt, WebhookClient, host_of, 
 from fairlane.gateway.webhooks.delivery_queue import Delivery, DeliveryQueue, Policy, Recorded, Webhook
 from fairlane.gateway.webhooks.events import EVERY_USER, body_of
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic, cancel_and_wait
 from fairlane.queues.metrics import WEBHOOK_REQUESTS, WEBHOOKS_GIVEN_UP, Recorder
 from fairlane.workers.adapters.endpoints.addresses import read_networks
 
@@ -37,8 +37,12 @@ _INVALID_KEY = "Nothing is sent while its key is not valid."
 _UNEXPECTED = "The gateway failed to send; its log says how."
 
 
-class Sender:
+class Sender(Periodic):
     """See the module. After `close`, other replicas, or the next start, send the waiting deliveries."""
+
+    name = "webhooks"
+    interval_s = POLL_S
+    expected = (DatabaseUnavailable,)  # which the outbox logs
 
     def __init__(
         self,
@@ -60,25 +64,19 @@ class Sender:
         self._serving: set[asyncio.Task[None]] = set()
         self._of_key: Counter[str] = Counter()
         """Webhooks that are served, by key."""
-        self._wake = asyncio.Event()
+        self.wake: asyncio.Event = asyncio.Event()
         self._lines = RateLimitedLogger()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start to send."""
-        expected = (DatabaseUnavailable,)  # which the outbox logs
-        self._task = run_periodically("webhooks", POLL_S, self._poll, expected=expected, wake=self._wake)
 
     async def close(self) -> None:
         """Stop. Requests under way have CLOSE_S; other replicas send the interrupted ones again."""
-        await cancel_and_wait(self._task)
+        await super().close()
         if self._serving:
             await asyncio.wait(self._serving, timeout=CLOSE_S)
         await cancel_and_wait(*self._serving)
         if self._client is not None:
             await self._client.aclose()
 
-    async def _poll(self) -> None:
+    async def step(self) -> None:
         """Claim due webhooks, and serve them."""
         settings = self._settings()
         free = MAX_WEBHOOKS - len(self._serving)
@@ -107,7 +105,7 @@ class Sender:
             self._of_key[webhook.key_id] -= 1
             if not self._of_key[webhook.key_id]:
                 del self._of_key[webhook.key_id]
-            self._wake.set()  # a place is free
+            self.wake.set()  # a place is free
 
     async def _send_due(self, webhook: Webhook) -> None:
         most = 1 if webhook.health.failures else MAX_CONCURRENT

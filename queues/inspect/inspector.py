@@ -22,7 +22,7 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.presence import read_presence
 from fairlane.queues.inspect.upstreams import Upstream, upstream_of, upstreams_of
 from fairlane.queues.keys import ANY_MODEL, Keys, is_reserved
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic, cancel_and_wait
 from fairlane.queues.rules import EffectiveSettings, Value, decode, settings_of
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.wire import Reply
@@ -245,8 +245,12 @@ class Shares:
         return {lane: max(cost - before.get(lane, 0.0), 0.0) for lane, cost in charged.items()}
 
 
-class StoreInspector:
+class StoreInspector(Periodic):
     """Reads snapshots for one process: when asked, and every SAMPLE_EVERY_S, so that any process knows shares."""
+
+    name = "store-samples"
+    interval_s = SAMPLE_EVERY_S
+    expected = (StoreError,)
 
     def __init__(
         self,
@@ -268,18 +272,12 @@ class StoreInspector:
         self._now = asyncio.get_running_loop().time
         self._last: tuple[float, StoreSnapshot] | None = None
         self._reading: asyncio.Task[StoreSnapshot] | None = None
-        self._sampling: asyncio.Task[None] | None = None
         self.shares = Shares(self._now)
-
-    def start(self) -> None:
-        """Begin to remember what is charged."""
-        self._sampling = run_periodically(
-            "store-samples", SAMPLE_EVERY_S, self._sample, expected=(StoreError,)
-        )
 
     async def close(self) -> None:
         """End, and stop a reading under way."""
-        await cancel_and_wait(self._sampling, self._reading)
+        await super().close()
+        await cancel_and_wait(self._reading)
 
     async def snapshot(self) -> StoreSnapshot:
         """Read the store as it is now. Raise StoreError."""
@@ -301,7 +299,8 @@ class StoreInspector:
         if not reading.cancelled():
             reading.exception()  # each caller gets it; all may be gone
 
-    async def _sample(self) -> None:
+    async def step(self) -> None:
+        """Remember what is charged."""
         self.shares.remember(_charged((await self.snapshot()).lanes))
 
     async def workers(self) -> list[dict[str, Any]]:

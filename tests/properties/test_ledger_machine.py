@@ -386,7 +386,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Balances are compared, whatever is under way: nothing that was right is made wrong."""
         self.reconciler.reconcile_all()
         with capture_logs() as logs:
-            self.runner.run(self.reconciler.reconcile())
+            self.runner.run(self.reconciler.step())
         assert self.wrong or not logs, logs
 
     @rule()
@@ -400,7 +400,7 @@ class LedgerMachine(RuleBasedStateMachine):
                     pass
             for _ in range(4):
                 self.reconciler.reconcile_all()
-                await self.reconciler.reconcile()
+                await self.reconciler.step()
 
         with capture_logs() as logs:
             self.runner.run(go())

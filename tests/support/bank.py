@@ -103,7 +103,7 @@ class Bank:
         """Compare everybody, until nothing changes any more."""
         for _ in range(times):
             self.reconciler.reconcile_all()
-            await self.reconciler.reconcile()
+            await self.reconciler.step()
 
     async def rows(self) -> list[LedgerRow]:
         async with self.database.reading() as connection:

@@ -15,7 +15,7 @@ from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import category_of
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 from fairlane.queues.metrics import OTHER
 from fairlane.queues.store.link import RedisLink
 from fairlane.web.history.buckets import Bucket, ModelCounts
@@ -36,8 +36,12 @@ DURATIONS = {"waitMs": "wait", "firstOutputMs": "first", "totalMs": "total"}
 COUNTS = ("accepted", "completed", "failed", "cancelled", "rejected")
 
 
-class History:
+class History(Periodic):
     """Writes this replica's buckets, and reads those of all. `start` begins the writing, `close` ends it with the last part."""
+
+    name = "history"
+    interval_s = BUCKET_MS / 1000
+    expected = (StoreError,)
 
     def __init__(
         self,
@@ -55,7 +59,6 @@ class History:
         self._count_waiting = waiting
         self._waiting = 0
         self._unsent = Bucket()
-        self._task: asyncio.Task[None] | None = None
         self._hour = Hour()
         self._read_to = "0-0"
         self._lock = asyncio.Lock()
@@ -64,17 +67,17 @@ class History:
 
     def start(self) -> None:
         """Start writing a bucket every ten seconds."""
-        self._task = run_periodically(
-            "history", BUCKET_MS / 1000, self._step, expected=(StoreError,), delay_s=_rest_s()
-        )
+        self.delay_s = _rest_s()
+        super().start()
 
     async def close(self) -> None:
         """Write the last bucket, if Redis accepts it immediately, and stop."""
         if self._task is not None:
-            await cancel_and_wait(self._task)
+            await super().close()
             await self.write(now_ms() // BUCKET_MS * BUCKET_MS)
 
-    async def _step(self) -> float:
+    async def step(self) -> float:
+        """Write a bucket. Return the time until the next one is over."""
         begun = now_ms() // BUCKET_MS * BUCKET_MS - BUCKET_MS
         self._waiting = await self._count_waiting()  # while Redis is unavailable, the number stays
         await self.write(begun)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.load import ModelLoad
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 from fairlane.queues.scheduler import Scheduler
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 
@@ -48,22 +48,16 @@ def limits_at(configured: OutputLimits, load: ModelLoad) -> ModelLimits:
     return ModelLimits(first, silence, "long_queue" if ramp else "short_queue", wait)
 
 
-class Congestion:
+class Congestion(Periodic):
     """See the module. `start` begins it, `close` ends it."""
+
+    name = "dispatch-congestion"
+    interval_s = ROUND_S
 
     def __init__(self, scheduler: Scheduler, settings: DispatchSettings) -> None:
         self._scheduler = scheduler
         self._settings = settings
         self._loads: dict[str, ModelLoad] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._task = run_periodically("dispatch-congestion", ROUND_S, self.look)
-
-    async def close(self) -> None:
-        """End."""
-        await cancel_and_wait(self._task)
 
     def limits_of(self, model: str) -> ModelLimits | None:
         """Return the limits of attempts that begin now; None: the model has none."""
@@ -78,7 +72,7 @@ class Congestion:
         """Return the limits in effect by model, of models with a limit."""
         return {model: limits for model in self._settings.output_limits if (limits := self.limits_of(model))}
 
-    async def look(self) -> None:
+    async def step(self) -> None:
         """Read the load of the models whose limits follow their queues."""
         names = [name for name, limits in self._settings.output_limits.items() if limits.adaptive]
         loads: list[ModelLoad] = []

@@ -1,11 +1,10 @@
 """Periodic work of a replica: reports offers, renews leases, sweeps, and checks time limits."""
 
-import asyncio
 import random
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.presence import MAX_PER_MESSAGE
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 from fairlane.queues.scheduler import Scheduler
 from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import CLOSE_NO_ACK
@@ -27,8 +26,12 @@ SILENT_HOLD_MS = 1200
 MISSED_ACKS = 3
 
 
-class Maintenance:
+class Maintenance(Periodic):
     """See the module. `start` begins it, `close` ends it; a round that fails is tried again."""
+
+    name = "dispatch-maintenance"
+    interval_s = RETRY_S
+    expected = (StoreError,)
 
     def __init__(
         self,
@@ -49,28 +52,18 @@ class Maintenance:
         self._attempts = attempts
         self._payloads = payloads
         self._offers = offers
+        self.wake = offers.hurry
         self._health = health
         self._timeouts = timeouts
         self._settings = settings
-        self._task: asyncio.Task[None] | None = None
         self._rng = random.Random()  # noqa: S311 - spreads load only
         limits = scheduler.limits
         self._renew_s = min(RENEW_S, limits.lease_ms / 3000)
         self._tick_s = min(TICK_S, self._renew_s / 2, limits.grant_ms / 3000)
 
-    def start(self) -> None:
-        """Begin."""
-        self._task = run_periodically(
-            "dispatch-maintenance", RETRY_S, self._round, expected=(StoreError,), wake=self._offers.hurry
-        )
-
-    async def close(self) -> None:
-        """End."""
-        await cancel_and_wait(self._task)
-
     # ---- rounds ----------
 
-    async def _round(self) -> float:
+    async def step(self) -> float:
         """Offer, renew, sweep: in this order, so that live tasks are not swept after an outage. Return the time to wait (s)."""
         try:
             self.check_limits()

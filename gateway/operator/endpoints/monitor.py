@@ -10,15 +10,19 @@ from collections.abc import Awaitable, Callable
 
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.operator.endpoints.store import EndpointStore, StoredEndpoints
-from fairlane.queues.loops import cancel_and_wait, run_periodically
+from fairlane.queues.loops import Periodic
 
 LOOK_S = 0.3
 LAST_S = 1.0
 """How long `close` waits for a read under way."""
 
 
-class EndpointMonitor:
+class EndpointMonitor(Periodic):
     """See the module. `start` it, `close` it."""
+
+    name = "endpoints"
+    interval_s = delay_s = LOOK_S
+    expected = (DatabaseUnavailable,)
 
     def __init__(self, store: EndpointStore, take: Callable[[StoredEndpoints], Awaitable[None]]) -> None:
         """`take`: applies all endpoints here, whenever one has changed."""
@@ -27,21 +31,18 @@ class EndpointMonitor:
         self.known = StoredEndpoints()
         """The endpoints that this process applies."""
         self._turn = asyncio.Lock()
-        self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Read them, and begin to check. Raise DatabaseUnavailable."""
         await self.read()
-        self._looking = run_periodically(
-            "endpoints", LOOK_S, self._look, expected=(DatabaseUnavailable,), delay_s=LOOK_S
-        )
+        super().start()
 
     async def close(self) -> None:
         """Stop. A read under way has LAST_S to finish: a cancelled one may leave a connection behind."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_S):
                 await self._turn.acquire()  # never released: nothing is read any more
-        await cancel_and_wait(self._looking)
+        await super().close()
 
     async def read(self) -> StoredEndpoints:
         """Apply what has changed; return all endpoints as they are now. Raise DatabaseUnavailable."""
@@ -52,5 +53,6 @@ class EndpointMonitor:
                 self.known = known  # not before: a take that failed is repeated
             return self.known
 
-    async def _look(self) -> None:
+    async def step(self) -> None:
+        """Apply what has changed."""
         await self.read()

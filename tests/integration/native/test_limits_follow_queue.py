@@ -42,7 +42,7 @@ async def test_the_first_output_limit_shrinks_with_the_queue_and_returns_as_it_d
     models = {"m": {"adaptive_timeouts": True, "first_output_ms": 30_000}}
 
     async def look(talk: Talk) -> dict[str, Any]:
-        await talk.served.gateway.dispatcher.congestion.look()
+        await talk.served.gateway.dispatcher.congestion.step()
         (row,) = (row for row in (await talk.state())["models"] if row["model"] == "m")
         limits: dict[str, Any] = row["outputLimits"]
         return limits

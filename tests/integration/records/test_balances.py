@@ -95,7 +95,7 @@ async def test_what_is_compared_while_tasks_end_is_not_taken_for_wrong(
         async def compare(which: Bank) -> None:
             while not over.is_set():
                 which.reconciler.reconcile_all()
-                await which.reconciler.reconcile()
+                await which.reconciler.step()
 
         with capture_logs() as logs:
             await asyncio.gather(

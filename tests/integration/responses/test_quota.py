@@ -28,7 +28,7 @@ async def test_a_caller_above_the_limit_loses_the_oldest(database: Database) -> 
     await asyncio.gather(*(writer.write(of(ANN, n)) for n in range(200)))
     for n in range(5):
         await writer.write(of(BOB, n, size=10))
-    await quota.check()
+    await quota.step()
     left = ["ann-197", "ann-198", "ann-199", *(f"bob-{n}" for n in range(5))]
     assert await tasks_in(database) == sorted(left)
     await writer.close()

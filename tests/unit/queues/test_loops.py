@@ -70,20 +70,23 @@ async def test_concurrent_work_raises_its_first_failure_when_everything_has_ende
 async def test_a_periodic_step_is_repeated_after_failures_and_when_it_is_woken() -> None:
     outcomes = [KeyError(), ValueError(), 0.0, 3600.0, None]
     done: list[object] = []
-    wake = asyncio.Event()
 
-    async def step() -> float | None:
-        outcome = outcomes[len(done)]
-        done.append(outcome)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+    class Part(loops.Periodic):
+        name, interval_s, expected = "test", 0.0, (KeyError,)
+        wake = asyncio.Event()
 
-    task = loops.run_periodically("test", 0.0, step, expected=(KeyError,), wake=wake)
+        async def step(self) -> float | None:
+            outcome = outcomes[len(done)]
+            done.append(outcome)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+    part = Part()
+    part.start()
     while len(done) < 4:
         await asyncio.sleep(0.001)
-    wake.set()
+    part.wake.set()
     while len(done) < 5:
         await asyncio.sleep(0.001)
-    await loops.cancel_and_wait(task)
-    assert task.cancelled()
+    await part.close()
