@@ -6,10 +6,11 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 import typer
+from typer.core import TyperGroup
 
 from fairlane.workers import protocol
 from fairlane.workers.adapters import PROVIDERS, SIMULATED, Accident, SimulateAdapter, Simulation, echo
@@ -28,7 +29,18 @@ HTTP_SLOTS = 64
 USAGE_EXIT = 2
 FAILED_EXIT = 1
 
+
+class Workers(TyperGroup):
+    """The commands of workers. A provider's name is short for `start --provider NAME`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command, its name and its arguments."""
+        named = args[0] in (*PROVIDERS, "http", "echo")
+        return super().resolve_command(ctx, ["start", "--provider", *args] if named else args)
+
+
 app = typer.Typer(
+    cls=Workers,
     name="worker",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -41,7 +53,7 @@ FAIRLANE_GATEWAY (default http://127.0.0.1:8080) and proves itself with the toke
 
 Example, four ways to serve your first model:
 
-  fairlane worker start --provider echo
+  fairlane worker start --provider echo      (short: fairlane worker echo)
 
   fairlane worker start --provider ollama --model llama3.2 --slots 4
 

@@ -76,7 +76,7 @@ def _with_drain(worker: typer.Typer) -> typer.Typer:
     """Return the commands of a worker, which import no gateway, and the one that asks it to drain one."""
     from fairlane.gateway.cli.drain import drain  # noqa: PLC0415 (for this group alone)
 
-    both = typer.Typer(no_args_is_help=True, help=worker.info.help)
+    both = typer.Typer(cls=worker.info.cls, no_args_is_help=True, help=worker.info.help)
     both.registered_commands = list(worker.registered_commands)
     both.command("drain")(drain)
     return both

@@ -28,9 +28,10 @@ def fairlane(*words: str, **env: str) -> Result:
 
 @pytest.mark.parametrize("name", [name for name, provider in PROVIDERS.items() if provider.needs_key])
 def test_a_missing_key_is_named(name: str) -> None:
-    refused = fairlane("start", "--provider", name, "--model", "m")
-    assert refused.exit_code == 2
-    assert f"{PROVIDERS[name].key_env} is not set" in refused.output
+    for start in (("start", "--provider", name), (name,)):  # a provider's name alone starts its worker, too
+        refused = fairlane(*start, "--model", "m")
+        assert refused.exit_code == 2
+        assert f"{PROVIDERS[name].key_env} is not set" in refused.output
     other = fairlane("test", "--provider", name, "--model", "m", "--api-key-env", "MINE")
     assert (other.exit_code, "MINE is not set" in other.output) == (2, True)
 
