@@ -54,7 +54,7 @@ async def page(
     limit: Annotated[int, Query(ge=1, le=MAX_OF_PAGE), Count] = 20,
 ) -> Response:
     """Return the caller's batches, newest first, after the id `after`."""
-    found, more = await batches.page(caller, after, limit)
+    found, more = await batches.page(caller.owner, after, limit)
     ids = [batch.id for batch in found]
     listed = {"object": "list", "data": [openai_object(batch) for batch in found]}
     ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
@@ -64,14 +64,14 @@ async def page(
 @router.get("/v1/batches/{batch_id}", **described("batches.get", "Get a batch", OBJECT))
 async def show(batches: BatchesDep, caller: CallerDep, batch_id: str) -> Response:
     """Return a batch."""
-    return answer(openai_object(await batches.find(caller, batch_id)))
+    return answer(openai_object(await batches.find(batch_id, caller.owner)))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", **described("batches.cancel", "Cancel a batch", OBJECT))
 async def cancel(batches: BatchesDep, caller: CallerDep, batch_id: str) -> Response:
     """Cancel the waiting and running lines of a batch. Its files have the answers so far. A batch that has ended does not
     change."""
-    return answer(openai_object(await batches.cancel(caller, batch_id)))
+    return answer(openai_object(await batches.cancel(batch_id, caller.owner)))
 
 
 @operators.get(
@@ -89,15 +89,15 @@ async def page_of_all(
     statuses = UNENDED if status == UNENDED_WORD else (status,) if status else ()
     if status and status != UNENDED_WORD and status not in [*Status]:
         raise bad_request(f"status must be one of {', '.join(Status)}, or {UNENDED_WORD}", "status")
-    found, more = await batches.page_of_all(after, limit, statuses, key, user)
+    found, more = await batches.page(None, after, limit, statuses=statuses, key_id=key, user=user)
     rows = [admin_view(batch) for batch in found]
     return answer({"batches": rows, "next": found[-1].id if more else None})
 
 
 async def cancel_batch(batches: Batches, audit: AuditRecord, batch_id: str, actor: Actor) -> bool:
     """Cancel any user's batch for an operator, with an audit log entry. Return whether this call did. Raise ApiError(404)."""
-    before = await batches.find_any(batch_id)
-    after = await batches.cancel_any(batch_id)
+    before = await batches.find(batch_id, None)
+    after = await batches.cancel(batch_id, None)
     if after.status is before.status:
         return False
     shown = {"status": before.status.value, "user": before.user}

@@ -1,7 +1,7 @@
 """What clients and operators can do with batches."""
 
-from collections.abc import Callable, Collection
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
@@ -122,35 +122,27 @@ class Batches:
             return until
         return min(until, row.created + ttl_ms + MAX_WINDOW_MS + FILE_KEPT_BEHIND_MS)
 
-    async def find(self, caller: Caller, batch_id: str) -> Batch:
-        """Return a batch of the caller. Raises ApiError(404)."""
-        return await self._find(batch_id, caller.owner)
+    async def find(self, batch_id: str, owner: Owner | None) -> Batch:
+        """Return a batch of an owner (None: of any). Raises ApiError(404)."""
+        found = await self._store.find(batch_id, owner) if could_be(batch_id) else None
+        if found is None:
+            raise ApiError(404, "BATCH_NOT_FOUND", f"There is no batch {batch_id[:64]!r}", param="batch_id")
+        return found
 
-    async def page(self, caller: Caller, after: str, limit: int) -> tuple[list[Batch], bool]:
-        """Return the caller's batches, the newest first, and whether there are more."""
-        found = await self._store.page(caller.owner, after, limit + 1)
-        return found[:limit], len(found) > limit
-
-    async def cancel(self, caller: Caller, batch_id: str) -> Batch:
-        """End a batch early; its files have the answers so far. One that is finalizing or has ended does not change."""
-        return await self._cancel(batch_id, caller.owner)
-
-    # ---- operators ----------
-
-    async def page_of_all(
-        self, after: str, limit: int, statuses: Collection[str], key_id: str, user: str
+    async def page(
+        self, owner: Owner | None, after: str, limit: int, **filters: Any
     ) -> tuple[list[Batch], bool]:
-        """Return batches of all owners, the newest first, and whether there are more."""
-        found = await self._store.page(None, after, limit + 1, statuses=statuses, key_id=key_id, user=user)
+        """Return batches of an owner (None: of all), the newest first, and whether there are more. `filters`: as
+        `BatchStore.page` takes them."""
+        found = await self._store.page(owner, after, limit + 1, **filters)
         return found[:limit], len(found) > limit
 
-    async def find_any(self, batch_id: str) -> Batch:
-        """Return a batch of any owner. Raises ApiError(404)."""
-        return await self._find(batch_id, None)
-
-    async def cancel_any(self, batch_id: str) -> Batch:
-        """Cancel a batch of any owner."""
-        return await self._cancel(batch_id, None)
+    async def cancel(self, batch_id: str, owner: Owner | None) -> Batch:
+        """End a batch early; its files have the answers so far. One that is finalizing or has ended does not change."""
+        await self.find(batch_id, owner)
+        await self._store.cancel(batch_id, now_ms())
+        self._hurry()
+        return await self.find(batch_id, owner)
 
     async def end_of(self, user: str, until: int) -> tuple[int, int]:
         """Cancel a user's batches that were created until then (ms). Return the number of cancelled ones, and of those that have
@@ -159,15 +151,3 @@ class Batches:
         if unended:
             self._hurry()
         return cancelled, unended
-
-    async def _find(self, batch_id: str, owner: Owner | None) -> Batch:
-        found = await self._store.find(batch_id, owner) if could_be(batch_id) else None
-        if found is None:
-            raise ApiError(404, "BATCH_NOT_FOUND", f"There is no batch {batch_id[:64]!r}", param="batch_id")
-        return found
-
-    async def _cancel(self, batch_id: str, owner: Owner | None) -> Batch:
-        await self._find(batch_id, owner)
-        await self._store.cancel(batch_id, now_ms())
-        self._hurry()
-        return await self._find(batch_id, owner)

@@ -31,7 +31,7 @@ from fairlane.gateway.batches.lines import (
     validate_lines,
 )
 from fairlane.gateway.batches.models import Batch, Problem, Status
-from fairlane.gateway.batches.requests import READERS, Reading, Request, View
+from fairlane.gateway.batches.requests import READERS, Reading, Request
 from fairlane.gateway.batches.results import Outcome, answered, failed
 from fairlane.gateway.batches.store import NOTHING_SUBMITTED, problems_json
 from fairlane.gateway.calls.task_builder import Options
@@ -112,9 +112,9 @@ class Runner(BatchContext):
     def _over(self) -> bool:
         return self.cancelled or now_ms() >= self.batch.expires
 
-    def _check(self) -> None:
-        if self._over:
-            raise Stopped(Status.CANCELLED if self.cancelled else Status.EXPIRED)
+    @property
+    def _early_status(self) -> Status:
+        return Status.CANCELLED if self.cancelled else Status.EXPIRED
 
     async def _read(self, parsed: ParsedLine) -> Request:
         """Return the request of a line. Raises the errors of its call."""
@@ -126,21 +126,18 @@ class Runner(BatchContext):
 
     async def _validate(self) -> bool:
         """Check the whole file; return whether the batch continues."""
-        while True:
+        findings = None
+        while findings is None and not self.cancelled:
             try:
-                if self.cancelled:
-                    raise Stopped(Status.CANCELLED)
                 async with self.tools.working.hold(self.batch.key_id):
                     findings = await self._find_problems()
-                break
-            except Stopped as stopped:
-                await finalize.end(self, stopped.status)
-                return False
             except (ApiError, DatabaseUnavailable) as error:
                 await self.report_blocked(error)
                 if self._over:
-                    await finalize.end(self, Status.CANCELLED if self.cancelled else Status.EXPIRED)
-                    return False
+                    break
+        if findings is None:
+            await finalize.end(self, self._early_status)
+            return False
         if findings.problems:
             await finalize.end(self, Status.FAILED, errors=problems_json(findings.problems))
             return False
@@ -201,7 +198,8 @@ class Runner(BatchContext):
     async def _submit_lines(self) -> None:
         """Submit lines while there is room in the window. Raises Stopped."""
         while not self._many_outcomes:
-            self._check()
+            if self._over:
+                raise Stopped(self._early_status)
             caller = self._caller()
             room = self.tools.current.settings.batches.window - len(self.submitted)
             needed = sum(one.needs for one in self.submitted.values())
@@ -385,7 +383,7 @@ class Runner(BatchContext):
         over, results = self._ends or self._over, self.tools.results
         try:
             if record.state is State.COMPLETED:
-                made = await results.shown(info, line.view, _show)
+                made = await results.shown(info, line.view, lambda view: view.body())
                 if len(made) <= MAX_OF_A_VALUE:
                     found = line.line, line.custom_id, task_id, made
                     return answered(*found) if len(made) < LARGE else await to_thread(answered, *found)
@@ -465,7 +463,3 @@ class Runner(BatchContext):
                     parsed = await self.parse(line)
                     self._add_submitted(line, parsed.custom_id, await self._read(parsed))
             await self.pace.step()
-
-
-def _show(view: View) -> bytes:
-    return view.body()

@@ -5,7 +5,7 @@ the answer. Endpoints use the same client.
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.workers.adapters.endpoints.addresses import Network
@@ -54,56 +54,42 @@ def error_of(status: int) -> str:
     return f"The receiver answered {status}{': redirects are not followed' if 300 <= status < 400 else ''}."
 
 
-class WebhookClient:
-    """Sends requests."""
-
-    def __init__(self, client: "Client", now_ms: Callable[[], int]) -> None:
-        self._client = client
-        self._now_ms = now_ms
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
-
-    async def post(
-        self,
-        url: str,
-        headers: Sequence[Header],
-        body: bytes,
-        *,
-        allowed: tuple[Network, ...],
-        timeout_s: float,
-    ) -> Attempt:
-        """Send a body; return the attempt. `allowed`: private networks in which the address may be."""
-        at, began = self._now_ms(), time.monotonic()
-        status, error, retry_after_ms = None, "", 0
-        try:
-            target = read_target(url)
-            async with asyncio.timeout(timeout_s):
-                answer = await self._send(target, [*headers, *_headers(target, body)], body, allowed)
-            status, retry_after_ms = answer.status, _retry_after_ms(answer)
-            error = error_of(status)
-        except TimeoutError:
-            error = f"The receiver did not answer within {timeout_s:g} s."
-        except BadTarget as wrong:
-            error = f"The URL cannot be called: {wrong}."
-        except TaskError as failed:
-            error = _error_of(failed)
-        return Attempt(at, round((time.monotonic() - began) * 1000), status, error, retry_after_ms)
-
-    async def _send(
-        self, target: Target, headers: list[Header], body: bytes, allowed: tuple[Network, ...]
-    ) -> "Answer":
-        from fairlane.workers.adapters.endpoints.client import Request  # noqa: PLC0415 - see `webhook_client`
-
-        return await self._client.send(Request("POST", target, headers, body, allowed, None))
-
-
-def webhook_client(now_ms: Callable[[], int]) -> WebhookClient:
+def webhook_client() -> "Client":
     """Return a client that trusts public authorities. It imports an HTTP client that a gateway without webhooks does not need."""
     from fairlane.workers.adapters.endpoints.client import Client, SystemResolver, public_authorities  # noqa: PLC0415
 
-    return WebhookClient(Client(SystemResolver(), public_authorities, keep_alive=False), now_ms)
+    return Client(SystemResolver(), public_authorities, keep_alive=False)
+
+
+async def post(
+    client: "Client",
+    at: int,
+    url: str,
+    headers: Sequence[Header],
+    body: bytes,
+    *,
+    allowed: tuple[Network, ...],
+    timeout_s: float,
+) -> Attempt:
+    """Send a body; return the attempt, which begins now (`at`, ms). `allowed`: private networks in which the address may be."""
+    from fairlane.workers.adapters.endpoints.client import Request  # noqa: PLC0415 - see `webhook_client`
+
+    began = time.monotonic()
+    status, error, retry_after_ms = None, "", 0
+    try:
+        target = read_target(url)
+        request = Request("POST", target, [*headers, *_headers(target, body)], body, allowed, None)
+        async with asyncio.timeout(timeout_s):
+            answer = await client.send(request)
+        status, retry_after_ms = answer.status, _retry_after_ms(answer)
+        error = error_of(status)
+    except TimeoutError:
+        error = f"The receiver did not answer within {timeout_s:g} s."
+    except BadTarget as wrong:
+        error = f"The URL cannot be called: {wrong}."
+    except TaskError as failed:
+        error = _error_of(failed)
+    return Attempt(at, round((time.monotonic() - began) * 1000), status, error, retry_after_ms)
 
 
 def host_of(url: str) -> str:

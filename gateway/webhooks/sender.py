@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -14,13 +15,16 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.webhooks import signing
-from fairlane.gateway.webhooks.delivery import Attempt, WebhookClient, host_of, webhook_client
+from fairlane.gateway.webhooks.delivery import Attempt, host_of, post, webhook_client
 from fairlane.gateway.webhooks.delivery_queue import Delivery, DeliveryQueue, Policy, Recorded, Webhook
 from fairlane.gateway.webhooks.events import EVERY_USER, body_of
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.loops import Periodic, cancel_and_wait
 from fairlane.queues.metrics import WEBHOOK_REQUESTS, WEBHOOKS_GIVEN_UP, Recorder
 from fairlane.workers.adapters.endpoints.addresses import read_networks
+
+if TYPE_CHECKING:
+    from fairlane.workers.adapters.endpoints.client import Client
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -57,7 +61,7 @@ class Sender(Periodic):
         self._queue = DeliveryQueue(database, random.random)
         self._settings = settings
         self._is_valid = is_valid
-        self._client: WebhookClient | None = None
+        self._client: Client | None = None
         self._metrics = metrics
         self._replica = replica
         self._now_ms = now_ms
@@ -131,7 +135,7 @@ class Sender(Periodic):
         return attempt
 
     async def _post(self, webhook: Webhook, delivery: Delivery, now: int) -> Attempt:
-        client = self._client = self._client or webhook_client(self._now_ms)
+        client = self._client = self._client or webhook_client()
         settings = self._settings()
         user = delivery.user_name.partition("/")[2] if webhook.user_name == EVERY_USER else ""
         body = body_of(delivery.event_id, delivery.event, delivery.object_id, delivery.created, user)
@@ -139,8 +143,8 @@ class Sender(Periodic):
         if webhook.url.startswith("http://") and not settings.webhooks.allow_private:
             error = "The URL begins with http://, which an operator has to allow (webhooks.allow_private)."
             return Attempt(now, 0, None, error)
-        return await client.post(
-            *(webhook.url, headers, body),
+        return await post(
+            *(client, now, webhook.url, headers, body),
             allowed=read_networks(settings.webhooks.allow_private),
             timeout_s=settings.tuning.webhook_timeout_ms / 1000,
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, delete, func, insert, or_, select, text, update
+from sqlalchemy import and_, delete, func, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
@@ -48,16 +48,6 @@ async def lock_owner(connection: AsyncConnection, owner: Owner) -> None:
         await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
 
 
-async def add(connection: AsyncConnection, row: Mapping[str, Any]) -> None:
-    """Add a webhook."""
-    await connection.execute(insert(webhooks).values(dict(row)))
-
-
-async def count(connection: AsyncConnection, owner: Owner) -> int:
-    """Return the number of an owner's webhooks."""
-    return await connection.scalar(select(func.count()).select_from(webhooks).where(_of(owner))) or 0
-
-
 async def all_of(connection: AsyncConnection, owner: Owner) -> Sequence[Any]:
     """Return an owner's webhooks, the oldest first."""
     found = _SHOWN.where(_of(owner)).order_by(webhooks.c.created, webhooks.c.id)
@@ -87,11 +77,6 @@ async def update_webhook(connection: AsyncConnection, webhook: str, values: Mapp
     await connection.execute(update(webhooks).where(webhooks.c.id == webhook).values(dict(values)))
 
 
-async def remove(connection: AsyncConnection, webhook: str) -> None:
-    """Delete a webhook. Its deliveries, which may be many, can be found no more; `purge` deletes them at their age."""
-    await connection.execute(delete(webhooks).where(webhooks.c.id == webhook))
-
-
 # ---- deliveries ----------
 
 
@@ -100,17 +85,6 @@ async def delivery(connection: AsyncConnection, webhook: str, delivery_id: str) 
     columns = webhook_deliveries.c
     found = select(webhook_deliveries).where(columns.id == delivery_id, columns.webhook == webhook)
     return (await connection.execute(found)).one_or_none()
-
-
-async def add_delivery(connection: AsyncConnection, row: Mapping[str, Any]) -> None:
-    """Add a delivery."""
-    await connection.execute(insert(webhook_deliveries).values(dict(row)))
-
-
-async def update_delivery(connection: AsyncConnection, delivery_id: str, values: Mapping[str, Any]) -> None:
-    """Change columns of a delivery."""
-    which = webhook_deliveries.c.id == delivery_id
-    await connection.execute(update(webhook_deliveries).where(which).values(dict(values)))
 
 
 async def deliveries(

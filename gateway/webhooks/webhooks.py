@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from sqlalchemy import delete, insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import store
@@ -97,10 +99,10 @@ class Webhooks:
         }
         async with self._database.writing() as connection:
             await store.lock_owner(connection, owner)
-            if await store.count(connection, owner) >= MAX_PER_OWNER:
+            if len(await store.all_of(connection, owner)) >= MAX_PER_OWNER:
                 sentence = f"You have {MAX_PER_OWNER} webhooks: remove one first"
                 raise ApiError(409, "TOO_MANY_WEBHOOKS", sentence)
-            await store.add(connection, row)
+            await connection.execute(insert(webhooks).values(row))
             return shown(await store.find(connection, row["id"], owner)) | {"secret": row["secret"]}
 
     async def change(self, caller: Caller, webhook: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +133,8 @@ class Webhooks:
         """Remove a webhook and its deliveries. A request under way can still arrive."""
         async with self._database.writing() as connection:
             _found(await store.find(connection, webhook, caller.owner, lock=True))
-            await store.remove(connection, webhook)
+            # its deliveries, which may be many, can be found no more; `purge` deletes them at their age
+            await connection.execute(delete(webhooks).where(webhooks.c.id == webhook))
         return {"id": webhook, "removed": True}
 
     async def rotate(self, caller: Caller, webhook: str, keep_ms: int | None) -> dict[str, Any]:
@@ -152,7 +155,7 @@ class Webhooks:
         made = row_of(webhook, TEST, webhook, "", now, id_of_event(TEST, secrets.token_hex(12)))
         async with self._database.writing() as connection:
             row = _enabled(await store.find(connection, webhook, caller.owner, lock=True))
-            await store.add_delivery(connection, made)
+            await connection.execute(insert(webhook_deliveries).values(made))
             return await self._send_now(connection, row, made["id"], now)
 
     async def redeliver(self, caller: Caller, webhook: str, delivery: str) -> dict[str, Any]:
@@ -164,7 +167,8 @@ class Webhooks:
             values: dict[str, Any] = {"due": now}
             if found.state != "waiting":
                 values |= {"state": "waiting", "began": now, "attempts": 0, "ended": None}
-            await store.update_delivery(connection, delivery, values)
+            which = webhook_deliveries.c.id == delivery
+            await connection.execute(update(webhook_deliveries).where(which).values(values))
             return await self._send_now(connection, row, delivery, now)
 
     async def _send_now(

@@ -18,9 +18,9 @@ from tests.support.talk import Talk, talking
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.webhooks import store
-from fairlane.gateway.webhooks.delivery import Attempt, WebhookClient
 from fairlane.gateway.webhooks.enqueue import End, enqueue
 from fairlane.gateway.webhooks.sender import Sender
+from fairlane.workers.adapters.endpoints.client import Client
 
 pytestmark = pytest.mark.anyio
 
@@ -302,14 +302,14 @@ async def test_an_unexpected_error_is_a_failed_attempt_and_its_delivery_is_given
     class Broken:
         """A client with a bug."""
 
-        async def post(self, *_: Any, **__: Any) -> Attempt:
+        async def send(self, _: Any) -> None:
             raise RuntimeError("a bug")
 
         async def aclose(self) -> None:
             pass
 
     async with start(webhook_give_up_ms=1500) as talk, receiving() as receiver:
-        sender_of(talk)._client = cast(WebhookClient, Broken())
+        sender_of(talk)._client = cast(Client, Broken())
         made = await hook(talk, receiver)
         with capture_logs() as logs:
             await end(talk, "batch_1")

@@ -9,7 +9,8 @@ import pytest
 from tests.integration.http_worker.targets import Certificates, Names
 from tests.support.receivers import Got, Receiver, Reply, receiving
 
-from fairlane.gateway.webhooks.delivery import NO_ADDRESS, Attempt, WebhookClient
+from fairlane.gateway.webhooks.delivery import NO_ADDRESS, Attempt
+from fairlane.gateway.webhooks.delivery import post as send
 from fairlane.workers.adapters.endpoints.addresses import read_networks
 from fairlane.workers.adapters.endpoints.client import Client, Resolve, SystemResolver, public_authorities
 
@@ -28,13 +29,11 @@ async def post(
     timeout_s: float = 10.0,
 ) -> Attempt:
     client = Client(resolve or SystemResolver(), tls, keep_alive=False)
-    webhooks = WebhookClient(client, lambda: time.time_ns() // 1_000_000)
     try:
-        return await webhooks.post(
-            url, HEADERS, b'{"a":1}', allowed=read_networks(allowed), timeout_s=timeout_s
-        )
+        at, networks = time.time_ns() // 1_000_000, read_networks(allowed)
+        return await send(client, at, url, HEADERS, b'{"a":1}', allowed=networks, timeout_s=timeout_s)
     finally:
-        await webhooks.aclose()
+        await client.aclose()
 
 
 def named(receiver: Receiver, host: str) -> str:
