@@ -81,14 +81,10 @@ def _cannot_stream() -> ApiError:
     return bad_request("A request of a batch cannot stream: leave stream out", "stream")
 
 
-def _of(read: Read) -> Callable[[Raw, Reading], Awaitable[Request]]:
-    return lambda body, reading: _plain(read, body, reading)
-
-
 READERS: Final[Mapping[str, Callable[[Raw, Reading], Awaitable[Request]]]] = {
-    CHAT: _of(read_chat),
-    COMPLETIONS: _of(read_completion),
-    EMBEDDINGS: _of(read_embedding),
+    CHAT: partial(_plain, read_chat),
+    COMPLETIONS: partial(_plain, read_completion),
+    EMBEDDINGS: partial(_plain, read_embedding),
     RESPONSES: _responses,
 }
 """By the path of the call. They raise the ApiError with which the call would reject the request."""

@@ -1,10 +1,9 @@
 """Which stage of a chain runs next, and what it is given: made of its plan, its variables and the results so far. Pure.
 
-Texts are filled in within bounds (`prompts/engine.py`), which all parts of a stage share. Between parts others get their turn:
-`next_stage` is a generator, whose owner decides when it continues.
+Texts are filled in within bounds (`prompts/engine.py`), which all parts of a stage share. It runs in a thread.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -59,9 +58,7 @@ class NoStage(NamedTuple):
     skipped: tuple[Stage, ...]
 
 
-def next_stage(
-    plan: Plan, after: int, results: Mapping[tuple[int, int], bytes]
-) -> Generator[None, None, NextStage | NoStage]:
+def next_stage(plan: Plan, after: int, results: Mapping[tuple[int, int], bytes]) -> NextStage | NoStage:
     """Return the next stage after the stage `after` (-1: the first one). All stages up to it are done, or were skipped.
     `results`: as `Scheduler.chain` returns them. Raise StageFailed."""
     budget, room = Budget(plan.most_bytes), Room()
@@ -84,7 +81,7 @@ def next_stage(
                 if len(items) > MAX_PARTS:
                     raise TemplateError(f"it has {len(items)} items, and a stage may have {MAX_PARTS} parts")
             member = _made_of(stage)
-            built = yield from _requests(plan, stage, names, items, budget)
+            built = _requests(plan, stage, names, items, budget)
             member = ""
             task, parts = _task(plan, stage, built)
         except (TemplateError, VariablesError) as error:
@@ -106,14 +103,13 @@ class _Request(NamedTuple):
 
 def _requests(
     plan: Plan, stage: StagePlan, names: Mapping[str, Any], items: list[Any] | None, budget: Budget
-) -> Generator[None, None, list[_Request]]:
+) -> list[_Request]:
     """Return the requests of all parts, or of the only one. All run with the rules for images if one of them has an image."""
     texts = _Texts(stage)
     bodies: list[tuple[Any, bool]] = []
     for number, item in enumerate([None] if items is None else items):
         more = {} if items is None else {ITEM: item, INDEX: number}
         bodies.append(texts.body({**names, **more}, budget))
-        yield
     image = any(image for _, image in bodies)
     built, size = [], 0
     for body, _ in bodies:
@@ -122,7 +118,6 @@ def _requests(
         if size > plan.most_bytes:
             raise TemplateError(f"what it makes has more than {plan.most_bytes} bytes")
         built.append(one)
-        yield
     return built
 
 

@@ -1,10 +1,10 @@
-"""Turns a request that names a chain into the task to submit. Pure, except for the thread of large bodies."""
+"""Turns a request that names a chain into the task to submit. Pure, except for threads."""
 
 import asyncio
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from copy import copy
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -162,7 +162,7 @@ async def make_chain(
 async def _started(plan: Plan, request: bytes) -> tuple[ChainStart, TaskSpec]:
     """Return the beginning of a chain, and its first stage. Raise ApiError(400)."""
     try:
-        first = await run_in_steps(next_stage(plan, -1, {}))
+        first = await asyncio.to_thread(next_stage, plan, -1, {})
     except StageFailed as failed:
         place = f"`{failed.member}`: " if failed.member else ""
         raise bad_request(
@@ -194,17 +194,3 @@ def _with_stage(task: TaskSpec, stage: TaskSpec) -> TaskSpec:
     for name in _OF_A_STAGE:
         setattr(task, name, getattr(stage, name))
     return task
-
-
-Made = TypeVar("Made")
-
-
-async def run_in_steps(making: Generator[None, None, Made]) -> Made:
-    """Return the result of a generator; let other tasks run between its steps."""
-    while True:
-        try:
-            next(making)
-        except StopIteration as done:
-            result: Made = done.value
-            return result
-        await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import audit
 from fairlane.gateway.records.entries import at_of
-from fairlane.gateway.records.erasure import AuditNames, ErasedUsers
+from fairlane.gateway.records.erasure import ErasedUsers, erase_from_audit, users_of_audit
 
 Values = dict[str, Any]
 MAX_PURGED = 1000
@@ -30,7 +30,7 @@ class AuditTable:
 
     async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
         """See `outbox.Table`."""
-        packed = await self._erased.anonymized(connection, packed, AuditNames())
+        packed = await self._erased.anonymized(connection, packed, users_of_audit, erase_from_audit)
         return await insert_new(connection, audit, [self._row(entry) for entry in packed])
 
     def _row(self, packed: bytes) -> Mapping[str, Any]:

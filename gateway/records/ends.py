@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.records.entries import read_announced, read_charge
-from fairlane.gateway.records.erasure import ErasedUsers, UsageNames
+from fairlane.gateway.records.erasure import ErasedUsers, erase_from_usage, user_of_usage
 from fairlane.gateway.records.ledger import add_rows, rows_of
 from fairlane.gateway.records.usage import UsageTable
 from fairlane.gateway.webhooks.enqueue import enqueue
@@ -22,7 +22,7 @@ class EndTable:
     async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
         """See `outbox.Table`."""
         named = packed  # the ledger keeps the name of a user who pays, even if the user was erased
-        packed = await self._erased.anonymized(connection, packed, UsageNames())
+        packed = await self._erased.anonymized(connection, packed, user_of_usage, erase_from_usage)
         written = 0 if self._usage is None else await self._usage.write(connection, packed)
         ends = [end for end in map(read_announced, packed) if end]
         if ends:

@@ -7,7 +7,7 @@ a time (PARTS). Later actions of the user are new.
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from sqlalchemy import delete, func, or_, select, text, tuple_, update
@@ -56,73 +56,65 @@ class ErasedUsers:
         """Return whether any user was erased: mostly none was."""
         return (await connection.exec_driver_sql("SELECT 1 FROM erased_users LIMIT 1")).first() is not None
 
-    async def known(self, connection: AsyncConnection, users: Collection[str]) -> Mapping[str, int]:
+    async def of(self, connection: AsyncConnection, users: Collection[str]) -> Mapping[str, int]:
         """Return the erased ones of these users, with the times."""
+        if not await self.any(connection):
+            return {}
         hashes = {self._hash(user): user for user in users}
         found = await connection.execute(select(erased_users).where(erased_users.c.hash.in_(hashes)))
         return {hashes[row.hash]: row.at for row in found}
 
-    async def of(self, connection: AsyncConnection, users: Collection[str]) -> Mapping[str, int]:
-        """Return the same, faster while no user was erased."""
-        return await self.known(connection, users) if await self.any(connection) else {}
-
     async def was(self, connection: AsyncConnection, user: str, enqueued: int) -> bool:
         """Return whether this user was erased after this task was submitted."""
-        return await self.any(connection) and enqueued <= (await self.known(connection, [user])).get(user, -1)
+        return enqueued <= (await self.of(connection, [user])).get(user, -1)
 
     async def anonymized(
-        self, connection: AsyncConnection, packed: Sequence[bytes], names: "Names"
+        self, connection: AsyncConnection, packed: Sequence[bytes], users: "Users", erase: "Erase"
     ) -> Sequence[bytes]:
         """Return entries of the outbox without the names of users who were erased after them."""
         if not await self.any(connection):
             return packed
         entries = [_unpack(entry) for entry in packed]
-        known = await self.known(connection, {user for entry in entries for user in names.users(entry)})
-        return [msgspec.msgpack.encode(names.without(entry, known)) for entry in entries] if known else packed
+        known = await self.of(connection, {user for entry in entries for user in users(entry)})
+        for entry in entries if known else ():
+            erase(entry, known)
+        return [*map(msgspec.msgpack.encode, entries)] if known else packed
 
     def _hash(self, user: str) -> str:
         return sha256(f"{self._database.identifier}\0{user}".encode()).hexdigest()
 
 
-class Names(Protocol):
-    """Finds and removes the names of users in entries of one kind."""
-
-    def users(self, entry: list[Any]) -> Collection[str]:
-        """Return the users in an entry."""
-        ...
-
-    def without(self, entry: list[Any], erased: Mapping[str, int]) -> list[Any]:
-        """Return the entry without those who were erased after it."""
-        ...
+Users = Callable[[list[Any]], Collection[str]]
+"""Returns the users in an entry of one kind."""
+Erase = Callable[[list[Any], Mapping[str, int]], None]
+"""Removes the names of those from an entry who were erased after it."""
 
 
-class UsageNames:
-    """In entries of ended tasks."""
-
-    def users(self, entry: list[Any]) -> Collection[str]:
-        return (entry[_USER],)
-
-    def without(self, entry: list[Any], erased: Mapping[str, int]) -> list[Any]:
-        if int(entry[_ENQUEUED] or 0) <= erased.get(entry[_USER], -1):
-            entry[_USER], entry[_REQUEST], entry[_TRACE] = ERASED, "", ""
-        return entry
+def user_of_usage(entry: list[Any]) -> Collection[str]:
+    """See `Users`."""
+    return (entry[_USER],)
 
 
-class AuditNames:
-    """In entries of operators' actions."""
+def erase_from_usage(entry: list[Any], erased: Mapping[str, int]) -> None:
+    """See `Erase`."""
+    if int(entry[_ENQUEUED] or 0) <= erased.get(entry[_USER], -1):
+        entry[_USER], entry[_REQUEST], entry[_TRACE] = ERASED, "", ""
 
-    def users(self, entry: list[Any]) -> Collection[str]:
-        _, _, _, _, target, before, after = entry
-        named = {target.removeprefix("user ")} if target.startswith("user ") else set()
-        for values in (before, after):
-            _walk(msgspec.json.decode(values), named.add)
-        return named
 
-    def without(self, entry: list[Any], erased: Mapping[str, int]) -> list[Any]:
-        for user, at in erased.items():
-            if at_of(entry[0]) <= at:
-                entry[4:] = _without(user, *entry[4:])
-        return entry
+def users_of_audit(entry: list[Any]) -> Collection[str]:
+    """See `Users`."""
+    _, _, _, _, target, before, after = entry
+    named = {target.removeprefix("user ")} if target.startswith("user ") else set()
+    for values in (before, after):
+        _walk(msgspec.json.decode(values), named.add)
+    return named
+
+
+def erase_from_audit(entry: list[Any], erased: Mapping[str, int]) -> None:
+    """See `Erase`."""
+    for user, at in erased.items():
+        if at_of(entry[0]) <= at:
+            entry[4:] = _without(user, *entry[4:])
 
 
 def _walk(value: Any, found: Callable[[str], Any]) -> Any:

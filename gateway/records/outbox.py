@@ -79,8 +79,6 @@ class Outbox:
         self._now = asyncio.get_running_loop().time
         self._page: list[Entry] = []
         """Entries that were claimed and are not written yet."""
-        self._made_group = False
-        """The group was created just now, and nothing was read."""
         self._left_from = b"0-0"
         self._look_for_left_at = 0.0
         self._hurry = asyncio.Event()
@@ -128,7 +126,7 @@ class Outbox:
             self._hurry.clear()
             waiting = list(self._caught_up)
             try:
-                if await self.carry() or self._made_group:
+                if await self.carry():
                     pause = 0
             except StoreError:
                 pass  # the link logs it
@@ -160,7 +158,6 @@ class Outbox:
 
     async def _take(self) -> list[Entry]:
         """Claim entries that are left over, else new ones."""
-        self._made_group = False
         try:
             return await self._take_left() or await self._take_new()
         except ResponseError as error:
@@ -171,8 +168,7 @@ class Outbox:
         except ResponseError as error:
             if not str(error).startswith("BUSYGROUP"):
                 raise
-        self._made_group = True
-        return []
+        return await self._take_new()
 
     async def _take_left(self) -> list[Entry]:
         if self._now() < self._look_for_left_at:

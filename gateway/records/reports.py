@@ -1,11 +1,11 @@
 """Reads usage records: sums, and the tasks themselves. Sums come from the tables of sums, never from all rows."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, Table, and_, desc, func, literal_column, or_, select
 
@@ -43,8 +43,6 @@ MEASURED = dict(
         strict=True,
     )
 )
-PIECE = 500
-"""Rows that are converted without a break for other tasks of the event loop."""
 SHOWN = {
     "task": "taskId",
     "ended": "endedAt",
@@ -122,7 +120,7 @@ class UsageReports:
         async with self._slots(who) as connection:
             rows = (await connection.execute(found)).all()
             total = (await connection.execute(_total([name for name in by if name != "user"], wanted))).one()
-        shown = await in_pieces(rows[:limit], lambda row: _shown(by, row))
+        shown = await asyncio.to_thread(lambda: [_shown(by, row) for row in rows[:limit]])
         return Report(shown, _measures(total), len(rows) > limit)
 
     async def tasks(
@@ -139,22 +137,9 @@ class UsageReports:
         found = found.order_by(desc(usage.c.ended), desc(usage.c.task)).limit(limit + 1)
         async with self._slots(who) as connection:
             rows = (await connection.execute(found)).mappings().all()
-        page = await in_pieces(rows[:limit], _task)
+        page = await asyncio.to_thread(lambda: [*map(_task, rows[:limit])])
         last = rows[limit - 1] if len(rows) > limit else None
         return page, f"{last['ended']}.{last['task']}" if last else None
-
-
-Item = TypeVar("Item")
-Made = TypeVar("Made")
-
-
-async def in_pieces(items: Sequence[Item], make: Callable[[Item], Made]) -> list[Made]:
-    """Convert all items, with breaks for other tasks of the event loop."""
-    made: list[Made] = []
-    for first in range(0, len(items), PIECE):
-        made += map(make, items[first : first + PIECE])
-        await asyncio.sleep(0)
-    return made
 
 
 def period(by: Sequence[str], since: str, until: str, now_ms: int) -> tuple[int, int]:

@@ -39,11 +39,6 @@ class ReportSlots:
                 async with self._database.reporting(REPORT_S) as connection:
                     yield connection
             except DatabaseSlow as error:
-                raise _too_slow() from error
-
-
-def _too_slow() -> ApiError:
-    sentence = (
-        f"This report takes longer than {REPORT_S:.0f} s: ask for fewer days, or for one key, user or model"
-    )
-    return ApiError(503, "REPORT_TOO_LONG", sentence)
+                sentence = f"This report takes longer than {REPORT_S:.0f} s"
+                hint = "ask for fewer days, or for one key, user or model"
+                raise ApiError(503, "REPORT_TOO_LONG", f"{sentence}: {hint}") from error

@@ -115,15 +115,7 @@ class ResponseWriter:
             _reject(page, DatabaseUnavailable("the gateway stops"))
             raise
         except Exception as error:
-            if len(page) > 1:  # one row is invalid: write the others
-                for at, one in enumerate(page):
-                    try:
-                        await self._insert([one])
-                    except DatabaseUnavailable as outage:
-                        _reject(page[at:], outage)
-                        raise
-                return
-            log.exception("a response cannot be stored", task_id=page[0][0].row.task_id)
+            log.exception("responses cannot be stored", task_ids=[new.row.task_id for new, _ in page])
             _reject(page, DatabaseUnavailable(f"a response cannot be stored: {type(error).__name__}"))
         else:
             for _, written in page:

@@ -1,5 +1,6 @@
 """The next stage of a chain, when one has ended here: `workers/server/tasks/effects.py` calls it, and writes it to the store."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -9,7 +10,6 @@ from fairlane.gateway.chains.engine import NextStage, StageFailed, next_stage
 from fairlane.gateway.chains.fields import final_stages
 from fairlane.gateway.chains.plan import Head, read_head, read_plan
 from fairlane.gateway.chains.planner import reserve_of
-from fairlane.gateway.chains.requests import run_in_steps
 from fairlane.gateway.chains.results import of_stage, usage_fields, used_by, whole
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -48,7 +48,7 @@ class ChainRunner:
             return so_far.failed(Head([]), None, "STAGE_INPUT_FAILED", "The chain's plan cannot be read here")
         number = done.running.stage.number
         try:
-            following = await run_in_steps(next_stage(plan, number, so_far.results))
+            following = await asyncio.to_thread(next_stage, plan, number, so_far.results)
         except StageFailed as failed:
             sentence = f"The stage {failed.stage.name} cannot begin: {failed.sentence}"
             runs = failed.plan.runs

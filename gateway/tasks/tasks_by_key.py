@@ -7,6 +7,7 @@ import structlog
 
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.queues.errors import StoreError
+from fairlane.queues.loops import gather_all
 from fairlane.queues.scheduler import Scheduler
 from fairlane.workers.server.background import Background
 
@@ -34,14 +35,8 @@ class KeyTasks:
         while cursor != "0":
             found, cursor = await self._scheduler.tasks_of_keys(keys, cursor or "0", MAX_SCANNED)
             for at in range(0, len(found), MAX_CONCURRENT):
-                ends = await asyncio.gather(
-                    *(self._cancel.end(task_id, "admin") for task_id in found[at : at + MAX_CONCURRENT]),
-                    return_exceptions=True,
-                )
-                for ended in ends:
-                    if isinstance(ended, BaseException):
-                        raise ended
-                number += ends.count(True)
+                part = found[at : at + MAX_CONCURRENT]
+                number += sum(await gather_all(self._cancel.end(task_id, "admin") for task_id in part))
         return number
 
     def end_soon(self, keys: Collection[str]) -> None:

@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy import func, select, update
 
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import responses
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.responses.rows import New, Row
@@ -75,20 +74,6 @@ async def test_those_who_come_at_the_same_time_share_a_transaction(
 async def tasks_in(database: Database) -> list[str]:
     async with database.reading() as connection:
         return [*(await connection.execute(select(responses.c.task).order_by(responses.c.task))).scalars()]
-
-
-async def test_who_cannot_be_written_down_is_told_and_others_are_kept(
-    writer: ResponseWriter, database: Database
-) -> None:
-    bad: Any = object()
-    outcomes = await asyncio.gather(
-        writer.write(new("a")),
-        writer.write(new("b", model=bad)),
-        writer.write(new("c")),
-        return_exceptions=True,
-    )
-    assert [type(outcome) for outcome in outcomes] == [type(None), DatabaseUnavailable, type(None)]
-    assert await number(database) == 2
 
 
 async def test_output_that_is_too_long_is_not_read(

@@ -1,6 +1,6 @@
 """Chains as tests declare them, and what they come to."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
@@ -81,18 +81,8 @@ def plan_of(
     return read_plan(encode(plan_chain(current, caller, asked, Options(**options), "x").plan))
 
 
-def run(making: Generator[None, None, Any]) -> Any:
-    """What a generator makes."""
-    while True:
-        try:
-            next(making)
-        except StopIteration as done:
-            return done.value
-
-
 def after(
     plan: Plan, number: int, results: Mapping[tuple[int, int], bytes] | None = None
 ) -> NextStage | NoStage:
     """What follows a stage."""
-    comes: NextStage | NoStage = run(next_stage(plan, number, results or {}))
-    return comes
+    return next_stage(plan, number, results or {})
