@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,12 +12,12 @@ from fairlane.gateway.batches.lines import (
     AROUND_BODY,
     FileLines,
     Line,
-    LineTooLong,
     Pace,
     ParsedLine,
+    Unreadable,
     parse_line,
 )
-from fairlane.gateway.batches.models import Batch, Status, blocked_on_json, line_task
+from fairlane.gateway.batches.models import Batch, Problem, Status, blocked_on_json, line_task
 from fairlane.gateway.batches.requests import View
 from fairlane.gateway.batches.store import BatchStore
 from fairlane.gateway.calls.bodies import Bodies
@@ -102,9 +102,19 @@ class BatchContext:
 
     def lines_from(self, line: int, offset: int) -> FileLines:
         """Return its lines from one on, which begins at `offset`."""
-        batch, files = self.batch, self.tools.files
         most = self.tools.current.settings.max_body_bytes + AROUND_BODY
-        return FileLines(lambda start: files.open(batch.owner, batch.input_file, start), most, line, offset)
+        return FileLines(self._open, most, line, offset)
+
+    async def _open(self, start: int) -> AsyncIterator[bytes]:
+        opened = self.tools.files.open(self.batch.owner, self.batch.input_file, start)
+        try:
+            async with contextlib.aclosing(opened):
+                async for piece in opened:
+                    yield piece
+        except ApiError as error:
+            if error.status >= 500:
+                raise
+            raise Unreadable(Problem("file_not_found", error.message, None, "input_file_id")) from None
 
     async def parse(self, line: Line) -> ParsedLine:
         """Parse a line. Raises InvalidLine, and ApiError."""
@@ -121,11 +131,9 @@ class BatchContext:
                 line = await lines.next()
                 self.backlog.unblock(EVERYTHING)
                 return line
-            except LineTooLong:
+            except Unreadable:
                 return None
             except (ApiError, DatabaseUnavailable) as error:
-                if isinstance(error, ApiError) and error.status < 500:
-                    return None
                 await self.report_blocked(error)
 
     async def report_blocked(self, error: ApiError | DatabaseUnavailable) -> None:

@@ -114,17 +114,21 @@ class Line(NamedTuple):
     text: bytes
 
 
-class LineTooLong(Exception):
-    """A line is too long; the lines behind it are not read."""
+class Unreadable(Exception):
+    """The file is gone, or a line is too long: nothing more is read."""
 
-    def __init__(self, number: int, most: int) -> None:
-        super().__init__(f"line {number} is longer than {most} bytes")
-        self.number = number
-        self.most = most
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def _too_long(number: int, most: int) -> Unreadable:
+    sentence = f"The line is longer than {most} bytes; nothing behind it was looked at"
+    return Unreadable(Problem("line_too_long", sentence, number))
 
 
 Open = Callable[[int], AsyncIterator[bytes]]
-"""Opens the file at an offset; raises ApiError."""
+"""Opens the file at an offset; raises Unreadable and ApiError."""
 
 
 class FileLines:
@@ -146,7 +150,7 @@ class FileLines:
         return self._number, self._base + self._at
 
     async def next(self) -> Line | None:
-        """Return the next line; None behind the last one. Raises LineTooLong, and ApiError: then it can be called again."""
+        """Return the next line; None behind the last one. Raises Unreadable, and ApiError: then it can be called again."""
         while (found := _LINE.search(self._block, self._at)) is None:
             self._skip(len(self._block))
             if self._at_end:
@@ -155,7 +159,7 @@ class FileLines:
         self._skip(found.start())
         number, offset, text = self._number, self._base + self._at, found[0]
         if len(text) > self._most:
-            raise LineTooLong(number, self._most)
+            raise _too_long(number, self._most)
         self._skip(found.end() + 1)
         if offset == 0:
             text = text.removeprefix(BOM)
@@ -178,7 +182,7 @@ class FileLines:
                 if whole and (size >= BLOCK or rest > self._most):
                     break
                 if rest > self._most:
-                    raise LineTooLong(self._number, self._most)
+                    raise _too_long(self._number, self._most)
             else:
                 self._at_end = True
         block = b"".join(pieces)
@@ -237,14 +241,13 @@ class Findings:
 
 
 async def validate_lines(lines: FileLines, endpoint: str, most_lines: int, bodies: Bodies) -> Findings:
-    """Validate a whole file. Raises ApiError: 404 for a file that is gone, 503."""
+    """Validate a whole file. Raises ApiError: 503."""
     findings, pace = Findings(most_lines), Pace()
     while not findings.full:
         try:
             line = await lines.next()
-        except LineTooLong as long:
-            sentence = f"The line is longer than {long.most} bytes; nothing behind it was looked at"
-            findings.problems.append(Problem("line_too_long", sentence, long.number))
+        except Unreadable as end:
+            findings.problems.append(end.problem)
             return findings
         if line is None:
             break

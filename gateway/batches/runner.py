@@ -22,11 +22,10 @@ from fairlane.gateway.batches.backlog import EVERYTHING, MAX_LINES
 from fairlane.gateway.batches.context import RETRY_S, BatchContext, Submitted, Tools, code_of
 from fairlane.gateway.batches.lines import (
     MAX_REQUESTS,
-    Findings,
     InvalidLine,
     Line,
-    LineTooLong,
     ParsedLine,
+    Unreadable,
     model_in,
     validate_lines,
 )
@@ -130,7 +129,10 @@ class Runner(BatchContext):
         while findings is None and not self.cancelled:
             try:
                 async with self.tools.working.hold(self.batch.key_id):
-                    findings = await self._find_problems()
+                    lines = self.lines_from(self.batch.line, self.batch.offset)
+                    findings = await validate_lines(
+                        lines, self.batch.endpoint, MAX_REQUESTS, self.tools.bodies
+                    )
             except (ApiError, DatabaseUnavailable) as error:
                 await self.report_blocked(error)
                 if self._over:
@@ -147,18 +149,6 @@ class Runner(BatchContext):
         self.backlog.clear()
         log.info("batch started", **self.facts, endpoint=self.batch.endpoint, lines=findings.total)
         return True
-
-    async def _find_problems(self) -> Findings:
-        tools, batch = self.tools, self.batch
-        lines = self.lines_from(batch.line, batch.offset)
-        try:
-            return await validate_lines(lines, batch.endpoint, MAX_REQUESTS, tools.bodies)
-        except ApiError as error:
-            if error.status >= 500:
-                raise
-            findings = Findings(MAX_REQUESTS)
-            findings.problems.append(Problem("file_not_found", error.message, None, "input_file_id"))
-            return findings
 
     # ---- lines ----------
 
@@ -235,18 +225,13 @@ class Runner(BatchContext):
                 if line.number not in self._done:
                     found.append(line)
                 await self.pace.step()
-        except (ApiError, DatabaseUnavailable, LineTooLong) as error:
+        except (ApiError, DatabaseUnavailable, Unreadable) as error:
             for line in found:
                 self.backlog.add(line)
-            found = []
-            if isinstance(error, LineTooLong):  # lines may be shorter now than when the file was checked
-                sentence = f"The line is longer than {error.most} bytes; nothing behind it was carried out"
-                problem = Problem("line_too_long", sentence, error.number)
-                raise Stopped(Status.FAILED, problem) from None
-            if isinstance(error, ApiError) and error.status < 500:
-                problem = Problem("file_not_found", error.message, None, "input_file_id")
-                raise Stopped(Status.FAILED, problem) from None
+            if isinstance(error, Unreadable):
+                raise Stopped(Status.FAILED, error.problem) from None
             self.backlog.block(EVERYTHING, RETRY_S, code_of(error), now)
+            return []
         return found
 
     async def _submit(self, line: Line, caller: Caller) -> None:
@@ -412,14 +397,11 @@ class Runner(BatchContext):
             return
         try:
             found = await self.lines_from(line.line, line.offset).next()
-        except DatabaseUnavailable:
+        except (ApiError, DatabaseUnavailable):
             return
-        except (LineTooLong, ApiError) as gone:
-            error = gone if isinstance(gone, ApiError) else bad_request(str(gone))
-            if error.status >= 500:
-                return
+        except Unreadable as end:
             del self.submitted[line.line]
-            self._add_failure(line.line, line.custom_id, line.task_id, error)
+            self._add_failure(line.line, line.custom_id, line.task_id, bad_request(end.problem.message))
             return
         if found is not None:
             del self.submitted[line.line]

@@ -70,7 +70,6 @@ async def test_an_act_is_written_once_though_who_wrote_it_is_killed(
         await operator.record_action(OPS, "drain", "worker w", {"draining": False}, {"draining": True})
         await operator.override("queue", "q", {"weight": 2.0}, OPS)  # there is no such queue: no act
         await operator.override("model", "m", {"concurrency": 3, "paused": True}, OPS)
-        await outbox.carry()
 
         def die(*_: Any) -> None:
             raise StoreUnavailable("killed", sent=True)

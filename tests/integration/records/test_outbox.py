@@ -128,7 +128,7 @@ async def test_what_cannot_be_written_holds_up_nothing_and_stays(
         assert await tasks_in(database) == ["a", "c"]
         assert await left_in(link) == 2
         said = [line for line in logs if line["event"].startswith("a record cannot be written")]
-        assert len(said) == 2
+        assert len({line["entry"] for line in said}) == 2
         await put(link, entry("d"))
         await carry_all(outbox)
         assert await tasks_in(database) == ["a", "c", "d"]
@@ -205,7 +205,6 @@ async def test_who_leaves_carries_the_page_that_it_has_taken(
     redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with carrying(redis_url, database_url) as (outbox, database, link):
-        await outbox.carry()  # it makes the group
         taken, go_on, commit = asyncio.Event(), asyncio.Event(), outbox._commit
 
         async def held_up(entries: Any) -> None:

@@ -16,7 +16,7 @@ from fairlane.gateway.batches.lines import (
     FileLines,
     Findings,
     Line,
-    LineTooLong,
+    Unreadable,
     validate_lines,
 )
 from fairlane.gateway.calls.bodies import Bodies
@@ -174,7 +174,7 @@ async def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
 
 async def test_a_long_line_ends_the_reading() -> None:
     for pieces in ([b"short\n12345678901\n"], [b"short\n12345", b"678901"]):
-        with pytest.raises(LineTooLong) as raised:
+        with pytest.raises(Unreadable) as raised:
             await lines_of(pieces, most=10)
-        assert raised.value.number == 2
+        assert raised.value.problem.line == 2
     assert len((await lines_of([b"1234567890\n"], most=10))[0]) == 1
