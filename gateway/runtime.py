@@ -304,7 +304,7 @@ class Gateway:
             positions=positions,
             open_answers=open_answers,
             lifecycle=lifecycle,
-            gate=Gate(self.scheduler, background, signer, lambda: current.endpoints, issuer.ask_later),
+            gate=Gate(self.scheduler, background, signer, issuer.ask_later),
             responses=responses,
             files=files,
         )

@@ -13,6 +13,8 @@ from tests.support.rawworkers import bearer
 from tests.support.signing import derived, token
 from tests.support.talk import Talk
 
+from fairlane.workers.server.tasks.usage_bounds import HIDDEN_INPUT, STOP_TOKENS
+
 pytestmark = pytest.mark.anyio
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
@@ -308,3 +310,29 @@ async def _raw(talk: Talk, request: bytes) -> bytes:
         return await reader.read()
     finally:
         writer.close()
+
+
+# ---- workers ----------
+
+
+async def test_a_corrected_usage_is_the_same_in_every_answer_and_in_the_record(talk: Talk) -> None:
+    lie = {"prompt_tokens": 10**9, "completion_tokens": 10**9, "total_tokens": 2 * 10**9}
+    choice = {"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}
+    whole = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    chat = {"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}
+    async with talk.client(secret("plain")) as plain, talk.worker2(["m"]) as worker:
+        for result, usage in (
+            ({**whole, "usage": lie}, None),
+            ("ok", {"inputTokens": 10**9, "outputTokens": 10**9}),
+        ):
+            call = talk.later(plain.post("/v1/chat/completions", json=chat))
+            with capture_logs() as lines:
+                await worker.answer(
+                    await worker.take(), result, lastSeq=0, **({"usage": usage} if usage else {})
+                )
+                shown = (await call).json()["usage"]
+            assert shown["completion_tokens"] == 10 + STOP_TOKENS
+            assert shown["prompt_tokens"] < 2 * HIDDEN_INPUT
+            assert "a worker's usage was corrected" in [line["event"] for line in lines]
+        metrics = (await talk.http.get("/metrics", headers=bearer(secret("ops")))).text
+        assert "fairlane_usage_corrections_total{" in metrics

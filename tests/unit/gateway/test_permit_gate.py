@@ -6,12 +6,11 @@ from typing import cast
 import pytest
 
 from fairlane.gateway.accounts.tickets import Tickets
-from fairlane.gateway.endpoints.endpoints import Endpoint, Endpoints
-from fairlane.gateway.permits.gate import UNKNOWN_MS, Gate, PermitRejected
+from fairlane.gateway.endpoints.endpoints import Endpoint
+from fairlane.gateway.permits.gate import Gate, PermitRejected
 from fairlane.gateway.permits.signed import Signed, Signer
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.ids import new_task_id
-from fairlane.queues.inspect.load import ModelLoad
 from fairlane.queues.metrics import PERMIT_CHECKS, Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Admitted, PermitEnd, RetryAt
@@ -34,7 +33,6 @@ class Store:
         self.nonces: set[str] = set()
         self.used = False
         self.away = 0
-        self.wait_ms: int | None = 7000
 
     def nonce(self) -> str:
         return f"n{len(self.asked)}"
@@ -53,25 +51,14 @@ class Store:
         self.asked.append("leave")
         return PermitEnd.ENDED
 
-    async def model_load(self, model: str) -> ModelLoad:
-        self.asked.append("congestion")
-        return ModelLoad("", self.wait_ms)
-
 
 class Knock:
     """A gate, and somebody before it."""
 
     def __init__(self) -> None:
-        self.store, self.now, self.later = Store(), 100.0, list[RetryAt]()
+        self.store, self.later = Store(), list[RetryAt]()
         self.signer = Signer(Tickets(SECRET).mac)
-        self.gate = Gate(
-            cast(Scheduler, self.store),
-            Background(),
-            self.signer,
-            lambda: Endpoints([IMAGE]),
-            self.later.append,
-            clock=lambda: self.now,
-        )
+        self.gate = Gate(cast(Scheduler, self.store), Background(), self.signer, self.later.append)
         self.permit = self.signer.permit(TASK, 1_790_000_000_000_000, "image")
 
     async def refused(
@@ -136,7 +123,6 @@ async def test_of_many_repetitions_one_is_admitted(knock: Knock) -> None:
         (TASK, knock.signer.receipt(TASK, 1_790_000_000_000_000))
     ]
     assert {one.code for one in answers if isinstance(one, PermitRejected)} == {"PERMIT_USED"}
-    assert knock.store.asked.count("congestion") == 1
     counted = knock.store.metrics.values[PERMIT_CHECKS.name]
     assert {outcome: counted[outcome,] for outcome in ("allowed", "used")} == {"allowed": 1, "used": 499}
 
@@ -169,16 +155,3 @@ async def test_forgeries_cost_the_store_nothing(knock: Knock) -> None:
     assert (await knock.refused(knock.permit, new_task_id(1))).code == "PERMIT_NEEDED"
     assert (await knock.refused(knock.permit, endpoint="other")).code == "PERMIT_NEEDED"
     assert knock.store.asked == []
-
-
-# ---- who has none ----------
-
-
-async def test_a_used_permit_is_rejected_with_the_wait_of_the_line(knock: Knock) -> None:
-    await knock.gate.admit("image", knock.permit, TASK)
-    for _ in range(500):
-        assert (await knock.refused(knock.permit)).retry_after_ms == 7000
-    assert knock.store.asked.count("congestion") == 1
-    knock.store.wait_ms, knock.now = None, knock.now + 10
-    assert (await knock.refused(knock.permit)).retry_after_ms == UNKNOWN_MS
-    assert knock.store.asked.count("congestion") == 2

@@ -72,12 +72,7 @@ from fairlane.workers.server.tasks.steps import (
     Requeue,
     Step,
 )
-from fairlane.workers.server.tasks.usage_bounds import (
-    MAX_BYTES_OF_TOKEN,
-    MEDIA_INPUT,
-    UsageBounds,
-    usage_bounds,
-)
+from fairlane.workers.server.tasks.usage_bounds import MEDIA_INPUT, UsageBounds, usage_bounds
 from fairlane.workers.server.tasks.whole_answers import normal_answer
 from fairlane.workers.tasktypes import MEDIA
 from fairlane.workers.tracing import Span
@@ -503,6 +498,10 @@ class Attempt:
         result = bytes(message.result)
         if used.estimated:
             usage = estimated_usage(used[:2], pick_usage(usage, result, self._last_usage))
+            if (
+                None not in normalise_usage(_raw(message.usage), result)[:2]
+            ):  # all readings show the corrected one
+                result = put_usage(result, b"null")
         if self.grant.repaired is not None:
             usage = self._client_usage(pick_usage(usage, result, self._last_usage) or b"{}")
             result = put_usage(result, usage)
@@ -843,7 +842,7 @@ class Attempt:
             return self._of_media(told)
         embeds = self.grant.task_type == "openaiEmbedding"  # no output but what is written all the same
         said = self._wrote_bytes()
-        if not said and not embeds and (told.output or 0) * MAX_BYTES_OF_TOKEN < len(result):
+        if not said and not embeds and self._bounds.is_doubtful(told.output, len(result)):
             said = sum(map(said_bytes, choices_of_result(result, self.grant.task_id)))
         wrote = _tokens(said)
         if told.input is None and told.output is None:

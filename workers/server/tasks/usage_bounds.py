@@ -34,6 +34,11 @@ class UsageBounds(NamedTuple):
     is_text: bool = False
     """Whether the output is text, so that it has tokens."""
 
+    def is_doubtful(self, output: int | None, size: int) -> bool:
+        """Return whether the text of a result of this size has to be measured: its output is unknown, very small, or large."""
+        wrote = output or 0
+        return wrote * MAX_BYTES_OF_TOKEN < size or 0 < self.output < wrote
+
     def limited(self, counts: Counts, seen: int) -> Counts:
         """Return the counts, with at most what the attempt can have used. `seen`: bytes of output."""
         most = max(self.output, seen) + STOP_TOKENS if self.output else seen + HIDDEN_OUTPUT
