@@ -235,7 +235,7 @@ class Gateway:
         audit = AuditRecord(self.scheduler, records.slots, records.outbox.catch_up)
         cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
-        poll = Poll(self.scheduler, results, records.archived.find, lambda: current.archives)
+        poll = Poll(self.scheduler, results, records.find_archived, lambda: current.archives)
         kept = ResponseStore(self.database)
         archive = Archive(
             self.link,

@@ -161,23 +161,18 @@ async def write(connection: AsyncConnection, row: dict[str, Any]) -> None:
     )
 
 
-class ArchiveReader:
-    """Reads the archive. Raises DatabaseUnavailable."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def find(self, task_id: str, *, with_request: bool = False) -> Archived | None:
-        """Return the result of a task; None if it is unknown. `with_request`: with the request, if it is stored."""
-        columns = archive.c
-        request = columns.request if with_request else null()
-        wanted = select(
-            *(columns.key_id, columns.user_name, columns.state, columns.ended, columns.answer),
-            *(request, columns.enqueued),
-        )
-        async with self._database.reporting() as connection:
-            row = (await connection.execute(wanted.where(columns.task == task_id))).one_or_none()
-        return None if row is None else Archived(*row)
+async def find_archived(database: Database, task_id: str, *, with_request: bool = False) -> Archived | None:
+    """Return the result of a task; None if it is unknown. `with_request`: with the request, if it is stored. Raises
+    DatabaseUnavailable."""
+    columns = archive.c
+    request = columns.request if with_request else null()
+    wanted = select(
+        *(columns.key_id, columns.user_name, columns.state, columns.ended, columns.answer),
+        *(request, columns.enqueued),
+    )
+    async with database.reporting() as connection:
+        row = (await connection.execute(wanted.where(columns.task == task_id))).one_or_none()
+    return None if row is None else Archived(*row)
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:

@@ -8,8 +8,9 @@ consumer of one group, so no consumer is left over when a replica is gone. While
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import structlog
 from redis.exceptions import ResponseError
@@ -33,6 +34,7 @@ LEFT_MS = round(DEADLINE_S * 4000)
 """An entry that was claimed and not written for this time is claimed again: no transaction lasts as long."""
 LEFT_POLL_S = 10.0
 CATCH_UP_S = 1.0
+RECENT_MS = 10_000
 RETRY_S = 2.0
 """Between two attempts while SQL is unavailable."""
 
@@ -45,12 +47,8 @@ class Entry(NamedTuple):
     packed: bytes
 
 
-class Table(Protocol):
-    """Takes the entries of one kind."""
-
-    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
-        """Write entries in this transaction; return the number of new ones. Raises any error for an invalid entry."""
-        ...
+Table = Callable[[AsyncConnection, Sequence[bytes]], Awaitable[int]]
+"""Writes entries of one kind in a transaction; returns the number of new ones. Raises any error for an invalid entry."""
 
 
 class Outbox:
@@ -82,7 +80,6 @@ class Outbox:
         self._left_from = b"0-0"
         self._look_for_left_at = 0.0
         self._hurry = asyncio.Event()
-        self._caught_up: set[asyncio.Future[None]] = set()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -99,32 +96,22 @@ class Outbox:
         await cancel_and_wait(self._task)
 
     async def catch_up(self) -> None:
-        """Wait until all current entries are in SQL, including those of other replicas; CATCH_UP_S at most."""
+        """Wait until the current entries of the last RECENT_MS are in SQL, also those that other replicas move; CATCH_UP_S at
+        most. (Older ones cannot be written.)"""
         if self._task is None or self._database.trouble is not None:
             return
-        caught_up = asyncio.get_running_loop().create_future()
-        self._caught_up.add(caught_up)
-        self._hurry.set()
-        try:
+        with contextlib.suppress(TimeoutError, StoreError):
             async with asyncio.timeout(CATCH_UP_S):
-                await caught_up
-                while await self._others_write():
-                    await asyncio.sleep(CATCH_UP_S / 20)
-        except (TimeoutError, StoreError, ResponseError):
-            pass
-        finally:
-            self._caught_up.discard(caught_up)
-
-    async def _others_write(self) -> bool:
-        """Return whether other replicas write entries now. (Entries that cannot be written are older.)"""
-        taken = await self._link.command("XPENDING", self._outbox, GROUP, "-", "+", self.page)
-        return any(idle_ms < CATCH_UP_S * 1000 for _, _, idle_ms, _ in taken)
+                for newest, _ in await self._link.command("XREVRANGE", self._outbox, "+", "-", "COUNT", 1):
+                    recent = int(newest.partition(b"-")[0]) - RECENT_MS
+                    self._hurry.set()
+                    while await self._link.command("XRANGE", self._outbox, recent, newest, "COUNT", 1):
+                        await asyncio.sleep(CATCH_UP_S / 50)
 
     async def _run(self) -> None:
         while not self._closing:
             pause = self.poll_s
             self._hurry.clear()
-            waiting = list(self._caught_up)
             try:
                 if await self.carry():
                     pause = 0
@@ -135,8 +122,6 @@ class Outbox:
             except Exception:  # entries stay where they are, and are tried again
                 log.exception("cannot carry records to SQL", replica=self._replica)
                 pause = RETRY_S
-            if pause:
-                _answer(waiting)
             await wait_event(self._hurry, pause)
 
     async def carry(self) -> bool:
@@ -217,15 +202,9 @@ class Outbox:
             for kind, table in self._tables.items():
                 packed = [entry.packed for entry in entries if entry.kind == kind]
                 if packed:
-                    written += await table.write(connection, packed)
+                    written += await table(connection, packed)
         if written:
             self._metrics.count(RECORDS_WRITTEN, number=written)
-
-
-def _answer(waiting: Sequence[asyncio.Future[None]]) -> None:
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)
 
 
 def _entries(raw: Sequence[Any]) -> list[Entry]:

@@ -1,11 +1,12 @@
 """Wires the records: moved from Redis to SQL, read there, and deleted after their retention."""
 
 from collections.abc import Callable
+from functools import partial
 
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.lifecycle import Component
-from fairlane.gateway.records.archive import ArchiveReader
+from fairlane.gateway.records.archive import find_archived
 from fairlane.gateway.records.archive import purge as purge_archive
 from fairlane.gateway.records.audit import AuditTable, Values
 from fairlane.gateway.records.audit import purge as purge_audit
@@ -16,7 +17,7 @@ from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.ledger import purge as purge_ledger
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.reconciliation import BalanceReconciler
-from fairlane.gateway.records.rejections import RejectionCounts, RejectionTable
+from fairlane.gateway.records.rejections import RejectionCounts, write_rejections
 from fairlane.gateway.records.rejections import purge as purge_rejections
 from fairlane.gateway.records.reports import UsageReports
 from fairlane.gateway.records.retention import Kept, Retention
@@ -57,13 +58,13 @@ class Records:
         self.reconciler = BalanceReconciler(database, scheduler, link, keys, metrics)
         self.rejections = RejectionCounts(link, keys, replica)
         self.usage = UsageReports(self.slots)
-        self.archived = ArchiveReader(database)
+        self.find_archived = partial(find_archived, database)
         used = UsageTable(lambda queue: current.settings.tier_of(queue), lambda: current.settings.models)
         tables: dict[str, Table] = {
-            "usage": EndTable(self.erased, used),
-            "charge": EndTable(self.erased),
-            "audit": AuditTable(as_shown, self.erased),
-            "rejections": RejectionTable(),
+            "usage": EndTable(self.erased, used).write,
+            "charge": EndTable(self.erased).write,
+            "audit": AuditTable(as_shown, self.erased).write,
+            "rejections": write_rejections,
         }
         self.outbox = Outbox(link, keys, database, tables, metrics, replica)
         retention = Retention(

@@ -96,18 +96,15 @@ class RejectionCounts(Periodic):
             del self._counts[minute]
 
 
-class RejectionTable:
-    """Takes entries of the kind `rejections`."""
-
-    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
-        """See `outbox.Table`."""
-        rows = []
-        for entry in packed:
-            replica, minute, counts = _unpack(entry)
-            for key_id, code, count in counts:
-                row = {"minute": minute, "key_id": key_id, "code": code, "replica": replica, "count": count}
-                rows.append(row)
-        return await insert_new(connection, rejections, rows)
+async def write_rejections(connection: AsyncConnection, packed: Sequence[bytes]) -> int:
+    """See `outbox.Table`."""
+    rows = []
+    for entry in packed:
+        replica, minute, counts = _unpack(entry)
+        for key_id, code, count in counts:
+            row = {"minute": minute, "key_id": key_id, "code": code, "replica": replica, "count": count}
+            rows.append(row)
+    return await insert_new(connection, rejections, rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class Poll:
         archive: Callable[..., Awaitable[Archived | None]],
         archives: Callable[[], bool],
     ) -> None:
-        """`archive`: `ArchiveReader.find`, asked while something is archived (`archives`)."""
+        """`archive`: `Records.find_archived`, asked while something is archived (`archives`)."""
         self._scheduler = scheduler
         self._results = results
         self._archive = archive

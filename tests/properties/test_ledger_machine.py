@@ -92,7 +92,7 @@ class LedgerMachine(RuleBasedStateMachine):
         scheduler = self.replicas[0].scheduler
         self.balances = Balances(self.database, scheduler)
         self.reconciler = BalanceReconciler(self.database, scheduler, link, self.world.keys, Recorder())
-        tables = {"usage": EndTable(ErasedUsers(self.database), UsageTable(tier_of))}
+        tables = {"usage": EndTable(ErasedUsers(self.database), UsageTable(tier_of)).write}
         self.outboxes = [
             Outbox(link, self.world.keys, self.database, tables, Recorder(), name) for name in ("r1", "r2")
         ]

@@ -42,8 +42,8 @@ class Bank:
         self.balances = Balances(database, self.scheduler)
         erased = ErasedUsers(database)
         tables: dict[str, Table] = {
-            "usage": EndTable(erased, UsageTable(tier_of)),
-            "charge": EndTable(erased),
+            "usage": EndTable(erased, UsageTable(tier_of)).write,
+            "charge": EndTable(erased).write,
         }
         self.outbox = Outbox(link, KEYS, database, tables, Recorder(), replica)
         self.metrics = Recorder()

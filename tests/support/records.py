@@ -16,7 +16,7 @@ from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import Outbox, Table
-from fairlane.gateway.records.rejections import RejectionTable
+from fairlane.gateway.records.rejections import write_rejections
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.metrics import Recorder
@@ -75,10 +75,10 @@ async def carrying(redis_url: str, database_url: str) -> AsyncIterator[tuple[Out
     try:
         erased = ErasedUsers(database)
         tables: dict[str, Table] = {
-            "usage": EndTable(erased, UsageTable(tier_of)),
-            "charge": EndTable(erased),
-            "audit": AuditTable(as_shown, erased),
-            "rejections": RejectionTable(),
+            "usage": EndTable(erased, UsageTable(tier_of)).write,
+            "charge": EndTable(erased).write,
+            "audit": AuditTable(as_shown, erased).write,
+            "rejections": write_rejections,
         }
         yield Outbox(link, KEYS, database, tables, metrics, "r1"), database, link
     finally:

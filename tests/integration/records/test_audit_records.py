@@ -27,8 +27,8 @@ from fairlane.gateway.records.rejections import (
     OTHER,
     RejectionCounts,
     RejectionFilter,
-    RejectionTable,
     read_page,
+    write_rejections,
 )
 from fairlane.gateway.records.rejections import purge as purge_rejections
 from fairlane.queues.errors import StoreUnavailable
@@ -231,8 +231,8 @@ async def test_refusals_come_in_pages_that_miss_none(database: Database, redis_u
             for at in range(3)
             for replica in ("r1", "r2")
         ]
-        assert await RejectionTable().write(connection, packed) == 60
-        assert await RejectionTable().write(connection, packed) == 0
+        assert await write_rejections(connection, packed) == 60
+        assert await write_rejections(connection, packed) == 0
         seen, after = [], ""
         while True:
             rows, more = await read_page(connection, RejectionFilter(), after, 4)
@@ -257,7 +257,7 @@ async def test_both_are_kept_for_their_time(database: Database) -> None:
             assert await table.write(connection, [msgspec.msgpack.encode(entry) for entry in entries]) == 1500
             minutes = [NOON - at * day - number * MINUTE_MS for number in range(100)]
             packed = [msgspec.msgpack.encode(("r1", minute, [("k", "A", 1)])) for minute in minutes]
-            assert await RejectionTable().write(connection, packed) == 100
+            assert await write_rejections(connection, packed) == 100
     parts = 0
     async with database.writing() as connection:
         while await purge_acts(connection, NOON + 1, 2 * day + 1):
