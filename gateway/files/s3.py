@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fairlane.gateway.files.storage import PIECE, NotStored, StorageError
@@ -10,7 +11,7 @@ from fairlane.gateway.settings import Bucket
 
 if TYPE_CHECKING:
     from obstore import AsyncWritableFile
-    from obstore.store import S3Config
+    from obstore.store import S3Config, S3Store
 
 PART = 8 << 20
 """Bytes of one part of an upload: a server takes 10,000 parts."""
@@ -25,6 +26,10 @@ class S3:
     """See `Storage`."""
 
     def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    @cached_property
+    def _store(self) -> "S3Store":
         """Raise StorageError if the library is missing or rejects the settings."""
         try:
             from obstore.store import S3Store  # noqa: PLC0415 - an extra, and only where it is wanted
@@ -33,14 +38,14 @@ class S3:
                 f"files.storage is a bucket, which needs the extra `s3`: pip install '.[s3]' where Fairlane was installed from "
                 f"({error})"
             ) from error
+        bucket = self._bucket
         options: S3Config = {"virtual_hosted_style_request": not bucket.path_style}
         if bucket.endpoint is not None:
             options["endpoint"] = bucket.endpoint
         if bucket.region is not None:
             options["region"] = bucket.region
-        self._bucket = bucket
         with _translated():
-            self._store = S3Store(
+            return S3Store(
                 bucket.name,
                 config=options,
                 client_options={
@@ -57,33 +62,34 @@ class S3:
 
     async def write(self, name: str) -> "S3Writer":
         """See `Storage`."""
+        store, key = self._store, self._bucket.prefix + name
         import obstore  # noqa: PLC0415
 
-        key = self._bucket.prefix + name
         with _translated():
             return S3Writer(
-                obstore.open_writer_async(self._store, key, buffer_size=PART, max_concurrency=MAX_PARTS)
+                obstore.open_writer_async(store, key, buffer_size=PART, max_concurrency=MAX_PARTS)
             )
 
     async def read(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """See `Storage`. Each piece is one request, so that no connection stays open between reads."""
+        store, key = self._store, self._bucket.prefix + name
         import obstore  # noqa: PLC0415
 
-        key = self._bucket.prefix + name
         for at in range(start, end, PIECE):
             to = min(at + PIECE, end)
             with _translated():
-                piece = bytes(await obstore.get_range_async(self._store, key, start=at, end=to))
+                piece = bytes(await obstore.get_range_async(store, key, start=at, end=to))
             if len(piece) != to - at:
                 raise StorageError(f"{name} is cut off at {at + len(piece)}")
             yield piece
 
     async def remove(self, name: str) -> None:
         """See `Storage`."""
+        store, key = self._store, self._bucket.prefix + name
         import obstore  # noqa: PLC0415
 
         with contextlib.suppress(NotStored), _translated():
-            await obstore.delete_async(self._store, self._bucket.prefix + name)
+            await obstore.delete_async(store, key)
 
 
 class S3Writer:

@@ -1,7 +1,7 @@
 """Reads usage records: sums, and the tasks themselves. Sums come from the tables of sums, never from all rows."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -78,10 +78,15 @@ SHOWN = {
     "part": "part",
 }
 """Columns of a row, and their names in answers; costs are in credits. The task of a stage or part is its chain."""
-TASK_COLUMNS = [
-    column for name in SHOWN.values() for column in ((name, "category") if name == "code" else (name,))
-]
-"""The columns of a task in answers: those, and the category of its code."""
+
+
+def columns_by(by: Iterable[str]) -> list[str]:
+    """Return the first columns of sums: after a code its category."""
+    return [column for name in by for column in ((name, "category") if name == "code" else (name,))]
+
+
+TASK_COLUMNS = columns_by(SHOWN.values())
+"""The columns of a task in answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,9 @@ class UsageReports:
         found = found.order_by(*order, *most, *columns).limit(limit + 1)
         async with self._slots(who) as connection:
             rows = (await connection.execute(found)).all()
-            total = (await connection.execute(_total([name for name in by if name != "user"], wanted))).one()
+            # from the sums without users if no user is named: these are few
+            table, where = _source([name for name in by if name != "user"], wanted)
+            total = (await connection.execute(select(*_sums(table)).where(where))).one()
         shown = await asyncio.to_thread(lambda: [_shown(by, row) for row in rows[:limit]])
         return Report(shown, _measures(total), len(rows) > limit)
 
@@ -184,12 +191,6 @@ def _sums(table: Table) -> list[Any]:
     return [func.coalesce(func.sum(table.c[name]), 0).label(name) for name in MEASURES]
 
 
-def _total(by: Sequence[str], wanted: Wanted) -> Select[Any]:
-    """Return a query of the total, from the sums without users if no user is named: these are few."""
-    table, where = _source(by, wanted)
-    return select(*_sums(table)).where(where)
-
-
 def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
     """Return the table of sums for a report, and a filter of its rows. That of routes has only tasks with a route."""
     asked = {*by, *wanted.filters}
@@ -212,11 +213,6 @@ def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
         table, which = usage_users, []
     began = table.c.began
     return table, and_(*which, began >= wanted.since, began < wanted.until, *_filters(table, wanted))
-
-
-def columns_by(by: Sequence[str]) -> list[str]:
-    """Return the first columns of sums: after a code its category."""
-    return [column for name in by for column in ((name, "category") if name == "code" else (name,))]
 
 
 def _filters(table: Table, wanted: Wanted) -> list[ColumnElement[bool]]:

@@ -1,7 +1,6 @@
 """Stored responses in SQL: queries, deletion and expiry."""
 
 from collections.abc import Collection, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from sqlalchemy import Select, String, bindparam, delete, func, literal, select
@@ -60,7 +59,7 @@ class ResponseStore:
 
     async def row(self, task_id: str, now_ms: int) -> Row | None:
         """Return a response, or None."""
-        async with self._reading() as connection:
+        async with self._database.reporting() as connection:
             found = await connection.execute(_ONE, {"task": task_id, "now": now_ms})
             row = found.one_or_none()
         return None if row is None else Row(*row)
@@ -68,33 +67,33 @@ class ResponseStore:
     async def rows(self, task_ids: Collection[str], now_ms: int, *, bare: bool = False) -> list[Row]:
         """Return those of these tasks that are stored; `bare`: without `echo`."""
         wanted = _SOME_BARE if bare else _SOME
-        async with self._reading() as connection:
+        async with self._database.reporting() as connection:
             found = await connection.execute(wanted, {"tasks": [*task_ids], "now": now_ms})
             return [Row(*row) for row in found]
 
     async def line(self, task_id: str, most: int, now_ms: int) -> list[Turn]:
         """Return the conversation that ends with a response, that one first, each followed by the one that it continues; at most
         `most`, up to the first missing one, without `echo`, which can be large in each."""
-        async with self._reading() as connection:
+        async with self._database.reporting() as connection:
             found = await connection.execute(_LINE, {"task": task_id, "most": most, "now": now_ms})
             rows = found.all()
         return [Turn(Row(*row[:-1]), row[-1]) for row in rows]
 
     async def items(self, task_ids: Sequence[str]) -> dict[str, tuple[bytes, bytes | None]]:
         """Return input and output of responses, JSON lists. None: SQL does not have the output yet."""
-        async with self._reading() as connection:
+        async with self._database.reporting() as connection:
             rows = (await connection.execute(_CONTENT, {"tasks": [*task_ids]})).all()
         return {task: (asked, answered) for task, asked, answered in rows}
 
     async def output(self, task_id: str, most: int) -> bytes | None:
         """Return the output of a response that has ended, a JSON list; None if it has more than `most` bytes, or is missing."""
-        async with self._reading() as connection:
+        async with self._database.reporting() as connection:
             found: bytes | None = await connection.scalar(_OUTPUT, {"task": task_id, "most": most})
         return found
 
     async def part(self, task_id: str, part: int) -> bytes | None:
         """Return a part of the log of a response that has ended; None after the last one."""
-        async with self._reading() as connection:
+        async with self._database.reporting() as connection:
             found: bytes | None = await connection.scalar(_PART, {"task": task_id, "part": part})
         return found
 
@@ -103,9 +102,6 @@ class ResponseStore:
         async with self._database.writing() as connection:
             gone = await connection.execute(_DELETE, {"task": task_id})
         return gone.rowcount > 0
-
-    def _reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._database.reporting()
 
 
 async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:

@@ -89,15 +89,6 @@ class Delivery(NamedTuple):
     attempts: int
 
 
-class Recorded(NamedTuple):
-    """What the results of a claim changed."""
-
-    before: WebhookHealth
-    now: WebhookHealth
-    given_up: int
-    """Deliveries that are not retried any more."""
-
-
 def next_attempt(attempt: Attempt, attempts: int, began: int, policy: Policy, chance: float) -> int | None:
     """Return when a failed delivery is retried, ms since 1970; None: not any more. The last attempt is when its time is over.
 
@@ -181,9 +172,9 @@ class DeliveryQueue:
 
     async def record(
         self, webhook: Webhook, results: Sequence[tuple[Delivery, Attempt]], policy: Policy, now_ms: int
-    ) -> Recorded | None:
-        """Record the results of attempts, and end the claim. None: the claim is over, or the webhook was deleted, changed or
-        disabled."""
+    ) -> tuple[WebhookHealth, int] | None:
+        """Record the results of attempts, and end the claim. Return the webhook's health, and the number of deliveries that are
+        not retried any more. None: the claim is over, or the webhook was deleted, changed or disabled."""
         columns, attempts = webhooks.c, [attempt for _, attempt in results]
         changes = [self._change(delivery, attempt, policy) for delivery, attempt in results]
         now = health_after(webhook.health, attempts, policy, self._chance())
@@ -209,7 +200,7 @@ class DeliveryQueue:
             if delivered := [attempt.ended for attempt in attempts if attempt.succeeded]:
                 values["delivered"] = max(delivered)
             await connection.execute(update(webhooks).where(columns.id == webhook.id).values(values))
-        return Recorded(webhook.health, now, sum(change["state"] == "failed" for change in changes))
+        return now, sum(change["state"] == "failed" for change in changes)
 
     def _change(self, delivery: Delivery, attempt: Attempt, policy: Policy) -> dict[str, Any]:
         attempts, due = delivery.attempts + 1, None

@@ -16,7 +16,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.webhooks import signing
 from fairlane.gateway.webhooks.delivery import Attempt, host_of, post, webhook_client
-from fairlane.gateway.webhooks.delivery_queue import Delivery, DeliveryQueue, Policy, Recorded, Webhook
+from fairlane.gateway.webhooks.delivery_queue import Delivery, DeliveryQueue, Policy, Webhook, WebhookHealth
 from fairlane.gateway.webhooks.events import EVERY_USER, body_of
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.loops import Periodic, cancel_and_wait
@@ -120,7 +120,7 @@ class Sender(Periodic):
         results = list(zip(deliveries, attempts, strict=True))
         recorded = await self._queue.record(webhook, results, policy, self._now_ms())
         if recorded is not None:
-            self._report(webhook, recorded)
+            self._report(webhook, *recorded)
 
     async def _send(self, webhook: Webhook, delivery: Delivery) -> Attempt:
         """Send one request, and return its result. An unexpected error is a failed attempt, so that the delivery is given up."""
@@ -149,19 +149,17 @@ class Sender(Periodic):
             timeout_s=settings.tuning.webhook_timeout_ms / 1000,
         )
 
-    def _report(self, webhook: Webhook, recorded: Recorded) -> None:
-        before, now = recorded.before, recorded.now
+    def _report(self, webhook: Webhook, now: WebhookHealth, given_up: int) -> None:
+        before = webhook.health
         facts = {
             "webhook": webhook.id,
             "key_id": webhook.key_id,
             "user": webhook.user_name,
             "host": host_of(webhook.url),
         }
-        if recorded.given_up:
-            self._metrics.count(WEBHOOKS_GIVEN_UP, "delivery", number=recorded.given_up)
-            self._lines.log(
-                log.warning, "webhook deliveries are given up", **facts, deliveries=recorded.given_up
-            )
+        if given_up:
+            self._metrics.count(WEBHOOKS_GIVEN_UP, "delivery", number=given_up)
+            self._lines.log(log.warning, "webhook deliveries are given up", **facts, deliveries=given_up)
         if now.off_why:
             self._metrics.count(WEBHOOKS_GIVEN_UP, "webhook")
             self._lines.log(log.warning, "webhook disabled", **facts, reason=now.off_why)

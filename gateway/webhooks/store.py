@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, delete, func, or_, select, text, update
+from sqlalchemy import and_, delete, func, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
@@ -96,8 +96,7 @@ async def deliveries(
     if status is not None:
         found = found.where(columns.state == status)
     if after is not None:
-        older = and_(columns.created == after.created, columns.id < after.id)
-        found = found.where(columns.created <= after.created, or_(columns.created < after.created, older))
+        found = found.where(tuple_(columns.created, columns.id) < tuple_(*after))
     return (
         await connection.execute(found.order_by(columns.created.desc(), columns.id.desc()).limit(limit))
     ).all()

@@ -17,7 +17,7 @@ from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import store
 from fairlane.gateway.webhooks.delivery import Attempt
-from fairlane.gateway.webhooks.delivery_queue import DeliveryQueue, Policy, Recorded, Webhook, WebhookHealth
+from fairlane.gateway.webhooks.delivery_queue import DeliveryQueue, Policy, Webhook, WebhookHealth
 from fairlane.gateway.webhooks.enqueue import End, enqueue
 from fairlane.gateway.webhooks.webhooks import Webhooks
 
@@ -71,7 +71,7 @@ async def claimed(
 
 async def record(
     database: Database, webhook: Webhook, status: int | None, now: int = NOW, most: int = 4
-) -> Recorded | None:
+) -> tuple[WebhookHealth, int] | None:
     """Record this result for all due deliveries."""
     due = await queue(database).due(webhook, now, most)
     error = "" if status == 200 else "It did not work."
@@ -231,7 +231,7 @@ async def test_a_webhook_that_fails_for_days_is_disabled_and_can_be_enabled(data
     use = use_cases(database, later + 1)
     shown = await use.show(caller(ANN), webhook)
     assert (shown["enabled"], shown["disabledAt"]) == (False, later)
-    assert shown["disabledReason"] == found.now.off_why == "It failed for 5 days: It did not work."
+    assert shown["disabledReason"] == found[0].off_why == "It failed for 5 days: It did not work."
     assert await claimed(database, later + 100 * HOUR_MS) == []
     assert await add(database, end("t3")) == 0
     on = await use.change(caller(ANN), webhook, {"enabled": True})
