@@ -4,6 +4,7 @@ The only place that imports prometheus_client (a megabyte, 20 ms), when metrics 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -43,18 +44,12 @@ def expose(
     return encode(registry), content_type
 
 
+@dataclass(eq=False)
 class _Everything(Collector):
-    def __init__(
-        self,
-        snapshots: Sequence[Snapshot],
-        survey: StoreSnapshot | None,
-        label: Callable[[str], str],
-        of_database: Rows | None,
-    ) -> None:
-        self._snapshots = snapshots
-        self._survey = survey
-        self._label = label
-        self._of_database = of_database
+    _snapshots: Sequence[Snapshot]
+    _survey: StoreSnapshot | None
+    _label: Callable[[str], str]
+    _of_database: Rows | None
 
     def collect(self) -> Iterator[Family]:
         for metric in METRICS:

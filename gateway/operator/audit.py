@@ -1,6 +1,7 @@
 """The audit log of operators' actions, shared by all replicas: in the outbox first, then in SQL."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -29,16 +30,14 @@ def actor_of(caller: Caller, address: str) -> Actor:
     return Actor(caller.key_id or NOBODY, address)
 
 
+@dataclass(eq=False)
 class AuditRecord:
     """Audit log entries, newest first. Entries in Redis reach SQL with the outbox."""
 
-    def __init__(
-        self, scheduler: Scheduler, slots: ReportSlots, catch_up: Callable[[], Awaitable[None]]
-    ) -> None:
-        """`catch_up`: `Outbox.catch_up`."""
-        self._scheduler = scheduler
-        self._slots = slots
-        self._catch_up = catch_up
+    _scheduler: Scheduler
+    _slots: ReportSlots
+    _catch_up: Callable[[], Awaitable[None]]
+    """`Outbox.catch_up`."""
 
     async def note(
         self,

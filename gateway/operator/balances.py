@@ -3,6 +3,7 @@
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -92,16 +93,14 @@ def subject_of(name: str) -> Subject:
     return Subject(name[2:]) if name.startswith("k:") else Subject(name[2:].partition("/")[0], name[2:])
 
 
+@dataclass(eq=False)
 class BalanceAdmin:
     """Use cases. All raise ApiError, StoreError and DatabaseUnavailable."""
 
-    def __init__(
-        self, balances: Balances, store: KeyStore, current: ActiveConfig, audit: AuditRecord
-    ) -> None:
-        self._balances = balances
-        self._store = store
-        self._current = current
-        self._audit = audit
+    _balances: Balances
+    _store: KeyStore
+    _current: ActiveConfig
+    _audit: AuditRecord
 
     async def page(self, wanted: Subject | None, text: str, after: str, limit: int) -> dict[str, Any]:
         """Return balances: all, those of a key, or of one user, and the `after` of the next page.

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fairlane.gateway.errors import ApiError
@@ -19,22 +20,15 @@ SILENT = "The worker's replica did not confirm that it drains the worker; try ag
 _WORKER_ID = re.compile(r"[0-9a-f]{16}")
 
 
+@dataclass(eq=False)
 class Drain:
     """Drains workers. `here` drains a worker of this replica, and returns whether it is connected here."""
 
-    def __init__(
-        self,
-        link: RedisLink,
-        keys: Keys,
-        inspector: StoreInspector,
-        audit: AuditRecord,
-        here: Callable[[str], bool],
-    ) -> None:
-        self._link = link
-        self._keys = keys
-        self._inspector = inspector
-        self._audit = audit
-        self._here = here
+    _link: RedisLink
+    _keys: Keys
+    _inspector: StoreInspector
+    _audit: AuditRecord
+    _here: Callable[[str], bool]
 
     async def __call__(self, worker_id: str, actor: Actor) -> dict[str, Any]:
         """Give a worker no more tasks; its running tasks continue. Return its row once its replica confirms the drain.

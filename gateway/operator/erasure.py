@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fairlane.gateway.database.database import Database
@@ -22,23 +23,16 @@ STOPPED_S = 4.0
 PAUSE_S = 0.25
 
 
+@dataclass(eq=False)
 class UserErasure:
     """Ends a user's batches and erases the user. A second call finds nothing to do."""
 
-    def __init__(
-        self,
-        database: Database,
-        erased: ErasedUsers,
-        scheduler: Scheduler,
-        end_batches: Callable[[str, int], Awaitable[tuple[int, int]]],
-        audit: AuditRecord,
-    ) -> None:
-        """`end_batches`: `Batches.end_of`."""
-        self._end_batches = end_batches
-        self._database = database
-        self._erased = erased
-        self._scheduler = scheduler
-        self._audit = audit
+    _database: Database
+    _erased: ErasedUsers
+    _scheduler: Scheduler
+    _end_batches: Callable[[str, int], Awaitable[tuple[int, int]]]
+    """`Batches.end_of`."""
+    _audit: AuditRecord
 
     async def __call__(self, user: str, actor: Actor) -> dict[str, Any]:
         """Return how many rows of each kind were erased, how many ledger rows keep the name, how many batches have not ended, how

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -100,6 +100,7 @@ def _conflict(code: str, sentence: str) -> ApiError:
     return ApiError(409, code, sentence)
 
 
+@dataclass(eq=False)
 class KeyAdmin:
     """Use cases. All raise ApiError and DatabaseUnavailable: then it is unknown whether a change was made.
 
@@ -107,22 +108,13 @@ class KeyAdmin:
     that is shown once must not be lost.
     """
 
-    def __init__(
-        self,
-        store: KeyStore,
-        key_cache: ApiKeyCache,
-        current: ActiveConfig,
-        audit: AuditRecord,
-        tasks: KeyTasks,
-        scheduler: Scheduler,
-    ) -> None:
-        """`key_cache`: applies a change here immediately, and has the keys while the database is unavailable."""
-        self._store = store
-        self._key_cache = key_cache
-        self._current = current
-        self._audit = audit
-        self._tasks = tasks
-        self._scheduler = scheduler
+    _store: KeyStore
+    _key_cache: ApiKeyCache
+    """Applies a change here immediately, and has the keys while the database is unavailable."""
+    _current: ActiveConfig
+    _audit: AuditRecord
+    _tasks: KeyTasks
+    _scheduler: Scheduler
 
     # ---- reading ----------
 

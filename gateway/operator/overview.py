@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -23,34 +24,23 @@ from fairlane.workers.server.background import observe
 from fairlane.workers.server.congestion import Congestion
 
 
+@dataclass(eq=False)
 class OverviewReader:
     """Reads the overview. `queues` and `max_records` (that may wait for SQL) return the present configuration."""
 
-    def __init__(
-        self,
-        link: RedisLink,
-        scheduler: Scheduler,
-        store: StoreMonitor,
-        database: Database,
-        inspector: StoreInspector,
-        queues: Callable[[], Mapping[str, QueueSettings]],
-        max_records: Callable[[], int],
-        congestion: Congestion,
-        endpoints: Callable[[], Endpoints] = Endpoints,
-    ) -> None:
-        self._link = link
-        self._scheduler = scheduler
-        self._store = store
-        self._database = database
-        self._inspector = inspector
-        self._queues = queues
-        self._max_records = max_records
-        self._congestion = congestion
-        self._endpoints = endpoints
-        self._reading = asyncio.Lock()
-        self._next: asyncio.Task[dict[str, Any]] | None = None
-        self._tasks = 0
-        """How many tasks the next read returns."""
+    _link: RedisLink
+    _scheduler: Scheduler
+    _store: StoreMonitor
+    _database: Database
+    _inspector: StoreInspector
+    _queues: Callable[[], Mapping[str, QueueSettings]]
+    _max_records: Callable[[], int]
+    _congestion: Congestion
+    _endpoints: Callable[[], Endpoints] = Endpoints
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _next: asyncio.Task[dict[str, Any]] | None = field(default=None, init=False)
+    _tasks: int = field(default=0, init=False)
+    """How many tasks the next read returns."""
 
     async def read(self, tasks: int) -> dict[str, Any]:
         """Return the response of GET /api/admin/overview. Raise StoreError.
@@ -133,34 +123,24 @@ class OverviewReader:
         return (await search(self._scheduler, {}, "", count))[0] if count else []
 
 
+@dataclass(eq=False)
 class OverviewFeed:
     """Makes the event that all dashboards get. While Redis is unavailable, it has the last known values.
 
     `presence`: the workers connected here. `about`: facts of this replica.
     """
 
-    def __init__(
-        self,
-        overview: OverviewReader,
-        audit: AuditRecord,
-        replica: str,
-        presence: Callable[[], list[dict[str, Any]]],
-        about: Callable[[], dict[str, Any]],
-    ) -> None:
-        self._overview = overview
-        self._record = audit
-        self._replica = replica
-        self._presence = presence
-        self._about = about
-        self._known: dict[str, Any] = {
-            "queues": [],
-            "models": [],
-            "workers": [],
-            "counts": {},
-            "replicas": [],
-        }
-        self._as_of: int | None = None
-        self._audit: str | None = None
+    _overview: OverviewReader
+    _record: AuditRecord
+    _replica: str
+    _presence: Callable[[], list[dict[str, Any]]]
+    _about: Callable[[], dict[str, Any]]
+    _known: dict[str, Any] = field(
+        default_factory=lambda: {"queues": [], "models": [], "workers": [], "counts": {}, "replicas": []},
+        init=False,
+    )
+    _as_of: int | None = field(default=None, init=False)
+    _audit: str | None = field(default=None, init=False)
 
     async def __call__(self) -> bytes:
         try:

@@ -214,25 +214,17 @@ def overrides_now(monitor: OverrideMonitor, current: ActiveConfig) -> ReadLayer:
     return read
 
 
+@dataclass(eq=False)
 class SettingsView:
     """Reads the settings in effect. Each of `layers` overrides the ones before."""
 
-    def __init__(
-        self,
-        link: RedisLink,
-        keys: Keys,
-        scheduler: Scheduler,
-        current: ActiveConfig,
-        about: Callable[[], ReplicaInfo],
-        layers: Sequence[ReadLayer] = (),
-    ) -> None:
-        """`about`: this replica, now."""
-        self._link = link
-        self._keys = keys
-        self._scheduler = scheduler
-        self._current = current
-        self._about = about
-        self._layers = layers
+    _link: RedisLink
+    _keys: Keys
+    _scheduler: Scheduler
+    _current: ActiveConfig
+    _about: Callable[[], ReplicaInfo]
+    """This replica, now."""
+    _layers: Sequence[ReadLayer] = ()
 
     async def read(self, text: str, *, changed: bool) -> dict[str, Any]:
         """Return the answer of GET /api/admin/settings: settings whose names contain `text`, in any case. `changed`: only those

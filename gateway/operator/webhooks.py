@@ -1,6 +1,7 @@
 """What operators see of clients' webhooks, and how they disable one."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fairlane.gateway.database.database import Database
@@ -15,16 +16,14 @@ from fairlane.workers.adapters.targets import read_target
 BY_OPERATOR = "An operator disabled it."
 
 
+@dataclass(eq=False)
 class WebhookAdmin:
     """The use cases. All raise ApiError and DatabaseUnavailable."""
 
-    def __init__(
-        self, database: Database, slots: ReportSlots, audit: AuditRecord, now_ms: Callable[[], int]
-    ) -> None:
-        self._database = database
-        self._slots = slots
-        self._audit = audit
-        self._now_ms = now_ms
+    _database: Database
+    _slots: ReportSlots
+    _audit: AuditRecord
+    _now_ms: Callable[[], int]
 
     async def page(self, key: str | None, after: str, limit: int, who: str) -> dict[str, Any]:
         """Return webhooks of all keys, or of one, by id."""

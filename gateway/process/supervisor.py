@@ -12,6 +12,7 @@ import signal
 import socket
 import tempfile
 import time
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -34,31 +35,23 @@ credentials of the bucket and of the database."""
 log = structlog.get_logger("fairlane.gateway")
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Runs `processes` gateways on one socket. Its main thread owns the embedded Redis."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        listener: socket.socket,
-        reload: Reload | None,
-        tokens: UpstreamTokens,
-        workers: OwnWorkers,
-    ) -> None:
-        """`tokens` authorize `workers`, which run as long as this does, at each process."""
-        self._settings = settings
-        self._listener = listener
-        self._reload = reload
-        self._tokens = tokens
-        self._workers = workers
-        self._updates: list[Connection] = []
-        self._endpoints: set[Connection] = set()
-        """Processes that have endpoints."""
-        self._context = multiprocessing.get_context("spawn")
-        self._children: list[Any] = []
-        self._stopping = False
-        self._rereading = asyncio.Lock()
-        self._reread_tasks: set[asyncio.Task[None]] = set()
+    _settings: Settings
+    _listener: socket.socket
+    _reload: Reload | None
+    _tokens: UpstreamTokens
+    """They authorize the workers, at each process."""
+    _workers: OwnWorkers
+    _updates: list[Connection] = field(default_factory=list, init=False)
+    _endpoints: set[Connection] = field(default_factory=set, init=False)
+    """Processes that have endpoints."""
+    _children: list[Any] = field(default_factory=list, init=False)
+    _stopping: bool = field(default=False, init=False)
+    _rereading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _reread_tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def run(self) -> int:
         """Supervise until a signal says stop. The environment of this process becomes that of its children."""
@@ -100,10 +93,10 @@ class Supervisor:
 
     async def _keep(self, redis_url: str, siblings: Siblings) -> None:
         """Keep one process running; a short-lived one is restarted after longer and longer pauses."""
-        pause = 0.1
+        spawn, pause = multiprocessing.get_context("spawn"), 0.1
         while not self._stopping:
-            theirs, ours = self._context.Pipe()
-            child = self._context.Process(
+            theirs, ours = spawn.Pipe()
+            child = spawn.Process(
                 target=_child_main,
                 args=(self._settings, redis_url, self._listener, theirs, siblings, self._tokens),
                 daemon=False,

@@ -46,6 +46,7 @@ from fairlane.gateway.settings.parts import (
     UpstreamSettings,
     WebhookSettings,
     WorkerKey,
+    named_entries,
 )
 from fairlane.gateway.settings.provenance import Loc, Origins
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
@@ -475,28 +476,18 @@ class Settings(BaseModel):
                 )
         return value
 
-    @field_validator("upstreams", "endpoints", mode="before")
-    @classmethod
-    def _nothing_is_none(cls, value: Any) -> Any:
-        return {} if value is None else value
-
-    @field_validator("models", "routes", "templates", "chains", mode="before")
-    @classmethod
-    def _empty_entries_are_defaults(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return {} if value is None else value
-        return {name: {} if entry is None else entry for name, entry in value.items()}
+    _entries = field_validator(
+        *("models", "routes", "templates", "chains", "upstreams", "endpoints"), mode="before"
+    )(named_entries)
 
     @field_validator("queues", mode="before")
     @classmethod
     def _merge_with_default_queues(cls, value: Any) -> Any:
-        if value is None:
-            value = {}
-        if not isinstance(value, dict):
-            return value
+        entries = named_entries(value)
+        if not isinstance(entries, dict):
+            return entries
         merged: dict[Any, Any] = dict(DEFAULT_QUEUES)
-        for name, entry in value.items():
-            entry = {} if entry is None else entry
+        for name, entry in entries.items():
             default = DEFAULT_QUEUES.get(name)
             merged[name] = (
                 {**default.model_dump(exclude_unset=True), **entry}

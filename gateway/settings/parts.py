@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    StringConstraints,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -45,7 +46,7 @@ Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 UserFrom = Annotated[str, Field(pattern=r"^(body\.user|[A-Za-z][A-Za-z0-9-]{0,99})?$")]
 Scope = Literal["call", "viewer", "metrics", "admin"]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
 SigningKey = Annotated[str, Field(pattern=r"^([0-9a-fA-F]{64})?$", repr=False)]
 
 
@@ -125,6 +126,13 @@ class SettingsPart(BaseModel):
     """A group of settings."""
 
     model_config = MODEL_CONFIG
+
+
+def named_entries(value: Any) -> Any:
+    """Return settings by name: an empty entry has the defaults, and nothing at all has no entries."""
+    if isinstance(value, dict):
+        return {name: {} if entry is None else entry for name, entry in value.items()}
+    return {} if value is None else value
 
 
 def part_of(field: FieldInfo) -> type[BaseModel] | None:
@@ -393,11 +401,6 @@ class CallerKey(SettingsPart):
         """Return whether the key may do everything."""
         return "admin" in self.scopes
 
-    @field_validator("sha256")
-    @classmethod
-    def _lower(cls, value: str) -> str:
-        return value.lower()
-
 
 class WorkerKey(SettingsPart):
     """One worker token; `fairlane key create --worker --print` creates one."""
@@ -410,11 +413,6 @@ class WorkerKey(SettingsPart):
 
     models: list[ModelName] = ["*"]
     """Models that its workers can serve; `["*"]` is all."""
-
-    @field_validator("sha256")
-    @classmethod
-    def _lower(cls, value: str) -> str:
-        return value.lower()
 
 
 MAX_MODELS_OF_A_WORKER = 256

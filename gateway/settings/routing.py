@@ -1,6 +1,6 @@
 """Settings of routes and templates: names that clients use instead of a model. Pure."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
@@ -14,6 +14,7 @@ from fairlane.gateway.settings.parts import (
     Rates,
     SettingsPart,
     Tokens,
+    named_entries,
 )
 
 if TYPE_CHECKING:
@@ -65,12 +66,7 @@ class RouteVariant(RouteRule):
     tiers: dict[Identifier, RouteRule] = Field(default={})
     """Other values for single tiers."""
 
-    @field_validator("tiers", mode="before")
-    @classmethod
-    def _empty_entries_are_empty(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: {} if entry is None else entry for name, entry in value.items()}
-        return {} if value is None else value
+    _entries = field_validator("tiers", mode="before")(named_entries)
 
 
 class RouteSettings(RouteVariant):

@@ -1,5 +1,7 @@
 """Whether this gateway is ready for traffic, and its gauges."""
 
+from dataclasses import dataclass, field
+
 from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.lifecycle import Lifecycle
@@ -11,32 +13,21 @@ from fairlane.workers.server.pool import Pool
 from fairlane.workers.server.tasks.attempts import Attempts
 
 
+@dataclass(eq=False)
 class Health:
     """Reads the components that determine readiness."""
 
-    def __init__(
-        self,
-        link: RedisLink,
-        store: StoreMonitor,
-        channel: Channel,
-        lifecycle: Lifecycle,
-        open_answers: OpenAnswers,
-        connections: Connections,
-        loop_monitor: EventLoopMonitor,
-        pool: Pool,
-        attempts: Attempts,
-    ) -> None:
-        self._link = link
-        self._channel = channel
-        self._lifecycle = lifecycle
-        self._open_answers = open_answers
-        self._connections = connections
-        self._loop_monitor = loop_monitor
-        self._pool = pool
-        self._attempts = attempts
-        self.store = store
-        self.serving = False
-        """From the end of the start until the shutdown begins."""
+    _link: RedisLink
+    store: StoreMonitor
+    _channel: Channel
+    _lifecycle: Lifecycle
+    _open_answers: OpenAnswers
+    _connections: Connections
+    _loop_monitor: EventLoopMonitor
+    _pool: Pool
+    _attempts: Attempts
+    serving: bool = field(default=False, init=False)
+    """From the end of the start until the shutdown begins."""
 
     @property
     def workers(self) -> int:

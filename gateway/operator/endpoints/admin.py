@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -54,26 +55,19 @@ NewEndpoint = create_model(
 )
 
 
+@dataclass(eq=False)
 class EndpointAdmin:
     """Use cases. All raise ApiError and DatabaseUnavailable: then it is unknown whether a change was made.
 
     If a change cannot be written to the audit log, it is made all the same, and the `notes` of the answer report it.
     """
 
-    def __init__(
-        self,
-        store: EndpointStore,
-        monitor: EndpointMonitor,
-        current: ActiveConfig,
-        audit: AuditRecord,
-        inspector: StoreInspector,
-    ) -> None:
-        """`monitor`: applies a change here immediately."""
-        self._store = store
-        self._monitor = monitor
-        self._current = current
-        self._audit = audit
-        self._inspector = inspector
+    _store: EndpointStore
+    _monitor: EndpointMonitor
+    """Applies a change here immediately."""
+    _current: ActiveConfig
+    _audit: AuditRecord
+    _inspector: StoreInspector
 
     # ---- reading ----------
 

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NoReturn
 
 import structlog
@@ -60,16 +60,14 @@ class OverrideUpdate(BaseModel):
     )
 
 
+@dataclass(eq=False)
 class OverrideAdmin:
     """Use cases. All raise StoreError, and ApiError for invalid requests."""
 
-    def __init__(
-        self, store: OverrideStore, monitor: OverrideMonitor, current: ActiveConfig, scheduler: Scheduler
-    ) -> None:
-        self._store = store
-        self._monitor = monitor
-        self._current = current
-        self._scheduler = scheduler
+    _store: OverrideStore
+    _monitor: OverrideMonitor
+    _current: ActiveConfig
+    _scheduler: Scheduler
 
     async def page(self) -> dict[str, Any]:
         """Return all overrides, the latest first."""

@@ -61,51 +61,46 @@ export function explain(problem) {
   return problem.retryAfterMs ? `${said} ${t("error.retry", { wait: duration(problem.retryAfterMs) })}` : said;
 }
 
+/** What a call throws for an error of the browser; `signal`: the call's. */
+function problemOfBrowser(error, signal, sentence) {
+  if (!signal?.aborted) return new Problem(0, "NETWORK", sentence);
+  return signal.reason.name === "TimeoutError" ? new Problem(0, "TIMEOUT_HERE", "The gateway did not answer in time") : error;
+}
+
 /**
- * The response to a call whose status is a success. `body`: anything JSON; `headers`: more of them; `signal` ends it;
- * `timeoutMs`: how long to wait for the head of the answer, 0 for ever; `as`: another key than the one in use. Throws Problem, and AbortError when `signal` says so.
+ * The response to a call whose status is a success. `body`: anything JSON; `headers`: more of them; `signal` ends it; `as`: another key
+ * than the one in use. Throws Problem, and AbortError when `signal` says so.
  */
-export async function send(path, { method, body, headers = {}, signal, timeoutMs = 20_000, as = key } = {}) {
+export async function send(path, { method, body, headers = {}, signal, as = key } = {}) {
   const all = { Accept: "application/json", ...headers, ...authorization(as) };
   if (body !== undefined) all["Content-Type"] = "application/json";
-  const late = new AbortController();
-  const timer = timeoutMs ? setTimeout(() => late.abort(), timeoutMs) : 0;
-  const signals = [late.signal, ...(signal ? [signal] : [])];
+  const verb = method ?? (body === undefined ? "GET" : "POST");
   let response;
   try {
     response = await fetch(path, {
-      method: method ?? (body === undefined ? "GET" : "POST"),
+      method: verb,
       headers: all,
       body: body === undefined ? undefined : JSON.stringify(body),
-      signal: AbortSignal.any(signals),
+      signal,
       cache: "no-store",
       credentials: "omit",
       redirect: "error",
     });
   } catch (error) {
-    if (signal?.aborted) throw error;
-    if (late.signal.aborted) throw new Problem(0, "TIMEOUT_HERE", "The gateway did not answer in time");
-    throw new Problem(0, "NETWORK", "The gateway cannot be reached");
-  } finally {
-    clearTimeout(timer);
+    throw problemOfBrowser(error, signal, "The gateway cannot be reached");
   }
   if (response.ok) return response;
-  throw await problemOf(response, (method ?? (body === undefined ? "GET" : "POST")) !== "GET");
+  throw await problemOf(response, verb !== "GET");
 }
 
 /** The JSON of a call's answer, read within `timeoutMs`. Throws like `send`. */
 export async function call(path, { timeoutMs = 20_000, signal, ...options } = {}) {
-  const late = new AbortController();
-  const timer = setTimeout(() => late.abort(), timeoutMs);
+  const either = AbortSignal.any([AbortSignal.timeout(timeoutMs), ...(signal ? [signal] : [])]);
+  const response = await send(path, { ...options, signal: either });
   try {
-    const response = await send(path, { ...options, timeoutMs: 0, signal: AbortSignal.any([late.signal, ...(signal ? [signal] : [])]) });
     return await response.json();
   } catch (error) {
-    if (signal?.aborted || error instanceof Problem) throw error;
-    if (late.signal.aborted) throw new Problem(0, "TIMEOUT_HERE", "The gateway did not answer in time");
-    throw new Problem(0, "NETWORK", "The answer broke off");
-  } finally {
-    clearTimeout(timer);
+    throw problemOfBrowser(error, either, "The answer broke off");
   }
 }
 

@@ -3,11 +3,12 @@
 import { send } from "./api.js";
 import { h } from "./dom.js";
 
+const LONGEST_MS = 600_000;
 const KEPT_MS = 60_000; // the browser has begun to save by then
 
 /** Let the reader keep what a call answers, under this name. Throws Problem. */
-export async function download(path, name, { headers = {} } = {}) {
-  const response = await send(path, { headers, timeoutMs: 60_000 });
+export async function download(path, name) {
+  const response = await send(path, { signal: AbortSignal.timeout(LONGEST_MS) });
   keep(await response.blob(), name);
 }
 

@@ -8,7 +8,7 @@ import { copyButton } from "../common/page.js";
 import { LiveTable, gauge, meter, rowButton } from "../common/table.js";
 import { breakerName, cancelWaiting, change, drain, forceBreaker, pause, settingName, throttle } from "./actions.js";
 import { LatencyPlot, RatePlot, WaitingPlot } from "./charts.js";
-import { segmented } from "./parts.js";
+import { panel, segmented } from "./parts.js";
 
 const HISTORY_MS = 10_000;
 const METRICS_DOC = "https://github.com/fairlane/fairlane/blob/main/docs/metrics.md";
@@ -25,8 +25,6 @@ const MANY = 0.02;
 const NOTHING = { acceptedLastMinute: 0, endedLastMinute: 0, cancelledLastMinute: 0, outputTokensLastMinute: 0 };
 
 const sentence = key => h("p", { dataset: { t: key } }, t(key));
-
-const sentenceBeside = key => h("span", { class: "muted small", dataset: { t: key } }, t(key));
 
 /** What to do while no worker is connected. */
 function firstWorker() {
@@ -58,13 +56,13 @@ export class Overview {
     this._backlog = new WaitingPlot();
     this._rates = new RatePlot();
     this._times = new LatencyPlot();
-    this._panels = { waiting: plotPanel("waiting", this._backlog), rate: plotPanel("rate", this._rates), time: this._timePanel() };
+    const measures = MEASURES.map(([, short]) => short);
+    const choice = segmented("measure", measures.map(value => ({ value, key: `plot.${value}` })), measures[0], "plot.choice", short => this._choose(measures.indexOf(short)));
     this._codes = h("div", { class: "codes-lists" });
-    this._codePanel = panel("codes.title", "codes", null, this._codes);
     this._tables = TABLES.map(({ make }) => make(() => this._readUsers()));
     this._empties = TABLES.map(({ empty }) => empty()).map(content => h("div", { class: "empty", hidden: true }, content));
     this._counts = TABLES.map(() => h("span", { class: "muted small" }));
-    const tables = TABLES.map(({ name, hint }, index) => panel(`${name}.title`, name, hint ? [sentenceBeside(hint), this._counts[index]] : this._counts[index], this._empties[index], this._tables[index].element));
+    const tables = TABLES.map(({ name, hint }, index) => panel(name, `${name}.title`, { hint, note: this._counts[index] }, this._empties[index], this._tables[index].element));
     this._panelOfUpstreams = tables[3];
     this._panelOfUpstreams.hidden = true;
     this.element = h(
@@ -72,12 +70,18 @@ export class Overview {
       { class: "grid" },
       this._figures.element,
       h("p", { class: "muted small" }, h("span", { dataset: { t: "plot.about" } }, t("plot.about")), " ", h("a", { href: METRICS_DOC, rel: "noopener", dataset: { t: "plot.docs" } }, t("plot.docs"))),
-      h("div", { class: "grid plots" }, Object.values(this._panels), this._codePanel),
+      h(
+        "div",
+        { class: "grid plots" },
+        panel("waiting", "plot.waiting", {}, this._backlog.element),
+        panel("rate", "plot.rate", {}, this._rates.element),
+        panel("time", "plot.time", { note: h("div", { class: "end" }, choice) }, this._times.element),
+        panel("codes", "codes.title", {}, this._codes),
+      ),
       tables,
     );
     this._stopped = false;
-    this._calledOff = () => {};
-    this._usersCalledOff = () => {};
+    this._calledOff = {}; // by path
     this._users = null;
     this._forget = onLanguage(() => this._redraw());
     this._readHistory();
@@ -86,8 +90,7 @@ export class Overview {
 
   close() {
     this._stopped = true;
-    this._calledOff();
-    this._usersCalledOff();
+    for (const callOff of Object.values(this._calledOff)) callOff();
     this._forget();
     this._backlog.close();
     this._rates.close();
@@ -128,28 +131,31 @@ export class Overview {
 
   // ---- what happened ----------
 
-  async _readHistory() {
-    this._calledOff();
+  /** Read a path now and periodically; `take` gets each answer. */
+  async _read(path, take) {
+    this._calledOff[path]?.();
     try {
-      this._history = await call("/api/admin/timeseries");
+      const answer = await call(path);
       if (this._stopped) return;
-      this._drawHistory();
+      take(answer);
     } catch {
-      // the banner says what is wrong; the plots keep what they show
+      // the banner says what is wrong; what is shown stays
     }
-    if (!this._stopped) this._calledOff = later(() => this._readHistory(), HISTORY_MS);
+    if (!this._stopped) this._calledOff[path] = later(() => this._read(path, take), HISTORY_MS);
   }
 
-  async _readUsers() {
-    this._usersCalledOff();
-    try {
-      this._users = await call(`/api/admin/users?limit=${MAX_USERS}`);
-      if (this._stopped) return;
+  _readHistory() {
+    this._read("/api/admin/timeseries", history => {
+      this._history = history;
+      this._drawHistory();
+    });
+  }
+
+  _readUsers() {
+    this._read(`/api/admin/users?limit=${MAX_USERS}`, users => {
+      this._users = users;
       if (this._picture) this.show(this._picture);
-    } catch {
-      // the banner says what is wrong
-    }
-    if (!this._stopped) this._usersCalledOff = later(() => this._readUsers(), HISTORY_MS);
+    });
   }
 
   _drawHistory() {
@@ -168,25 +174,11 @@ export class Overview {
     replace(this._codes, codeList("codes.failures", failures, "--bad", true, none), codeList("codes.rejections", rejections, "--warn", false, none));
   }
 
-  _timePanel() {
-    const shorts = MEASURES.map(([, short]) => short);
-    const choice = segmented("measure", shorts.map(value => ({ value, key: `plot.${value}` })), shorts[0], "plot.choice", short => this._choose(shorts.indexOf(short)));
-    return h("section", { class: "panel", "aria-labelledby": "time-title" }, h("div", { class: "panel-head" }, heading("time-title", "plot.time"), h("div", { class: "end" }, choice)), this._times.element);
-  }
-
   _choose(index) {
     this._measure = index;
     this._drawHistory();
   }
 }
-
-const plotPanel = (name, plot) =>
-  h("section", { class: "panel", "aria-labelledby": `${name}-title` }, h("div", { class: "panel-head" }, heading(`${name}-title`, `plot.${name}`)), plot.element);
-
-const heading = (id, key) => h("h2", { id, dataset: { t: key } }, t(key));
-
-const panel = (key, name, ...children) =>
-  h("section", { class: "panel", id: name, "aria-labelledby": `${name}-title` }, h("div", { class: "panel-head" }, heading(`${name}-title`, key), children[0]), children.slice(1));
 
 function codeList(key, entries, tone, linked, none) {
   const most = entries[0]?.count ?? 1;
@@ -286,6 +278,13 @@ function limitButtons(kind, name, paused) {
 
 const fullTone = share => (share >= 0.9 ? "var(--bad)" : share >= 0.6 ? "var(--warn)" : null);
 
+const shareColumn = name => ({
+  name,
+  class: "num",
+  sign: row => (row.share === null ? "–" : percent(row.share, 1)),
+  draw: row => (row.share === null ? "–" : h("span", { title: t(`${name}.long`) }, gauge(percent(row.share, 1), row.share))),
+});
+
 const userTable = changed =>
   new LiveTable(
     [
@@ -298,12 +297,7 @@ const userTable = changed =>
       },
       { name: "queue.running", class: "num", sign: row => number(row.running) },
       { name: "user.tokens", class: "num", sign: row => number(row.tokens) },
-      {
-        name: "user.share",
-        class: "num",
-        sign: row => (row.share === null ? "–" : percent(row.share, 1)),
-        draw: row => (row.share === null ? "–" : h("span", { title: t("user.share.long") }, gauge(percent(row.share, 1), row.share))),
-      },
+      shareColumn("user.share"),
       { name: "user.model", sign: row => row.model ?? "–" },
       {
         name: "",
@@ -355,12 +349,7 @@ const queueTable = () =>
         sign: row => (row.maxRunning ? t("queue.of", { n: number(row.running), limit: number(row.maxRunning) }) : number(row.running)),
       },
       { name: "queue.weight", class: "num", sign: row => number(row.weight, 2) },
-      {
-        name: "queue.share",
-        class: "num",
-        sign: row => (row.share === null ? "–" : percent(row.share, 1)),
-        draw: row => (row.share === null ? "–" : h("span", { title: t("queue.share.long") }, gauge(percent(row.share, 1), row.share))),
-      },
+      shareColumn("queue.share"),
       { name: "queue.wait", class: "num", sign: row => (row.maxWaitMs ? duration(row.maxWaitMs) : t("unlimited")) },
       { name: "", class: "end", sign: row => String(row.paused), draw: row => limitButtons("queue", row.queue, row.paused) },
     ],

@@ -3,8 +3,8 @@
 import { h } from "../common/dom.js";
 import { t } from "../common/i18n.js";
 
-/** A section under a heading. `key`, `hint`: strings' keys; `end`: what stands at the other end of the head. */
-export const panel = (id, key, { hint = null, end = null }, ...content) =>
+/** A section under a heading. `key`, `hint`: strings' keys; `note` stands behind them, and `end` at the other end of the head. */
+export const panel = (id, key, { hint = null, note = null, end = null }, ...content) =>
   h(
     "section",
     { class: "panel", id, "aria-labelledby": `${id}-title` },
@@ -13,6 +13,7 @@ export const panel = (id, key, { hint = null, end = null }, ...content) =>
       { class: "panel-head" },
       h("h2", { id: `${id}-title`, dataset: { t: key } }, t(key)),
       hint ? h("span", { class: "muted small", dataset: { t: hint } }, t(hint)) : null,
+      note,
       end ? h("div", { class: "actions end" }, end) : null,
     ),
     content,

@@ -138,7 +138,7 @@ export class ApiRequest {
     this._onState = onState;
     this._closed = new AbortController();
     this._sentAt = Date.now();
-    this._response = send(api.path, { body, headers: { ...headers, ...api.headers }, signal: this._closed.signal, timeoutMs: 0 });
+    this._response = send(api.path, { body, headers: { ...headers, ...api.headers }, signal: this._closed.signal });
     this.accepted = this._response.then(response => response.headers.get("x-task-id"));
   }
 

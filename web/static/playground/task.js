@@ -1,9 +1,9 @@
 // One task as the reader sees it: its place in the queue, its connection, its output, its figures.
 
 import { call, explain, explainCode } from "../common/api.js";
-import { byId, copy, h, replace, setText } from "../common/dom.js";
+import { byId, copy, eachFrame, h, replace, setText } from "../common/dom.js";
 import { duration, number, wholeUnits } from "../common/format.js";
-import { t } from "../common/i18n.js";
+import { has, t } from "../common/i18n.js";
 import { TextView } from "../common/markdown.js";
 import { copyButton, toast } from "../common/page.js";
 import { Follower, numberOf } from "../common/sse.js";
@@ -27,6 +27,7 @@ export class TaskPanel {
     this._onStory = onStory;
     this._said = said;
     this._mode = "markdown";
+    this._draw = eachFrame(() => this._drawNow());
     this._clear();
     setInterval(() => this._tick(), 250);
     this.draw();
@@ -283,20 +284,9 @@ export class TaskPanel {
     if (ENDED.has(this._fold.state)) this._view.finish();
   }
 
-  _draw() {
-    if (this._asked) return;
-    this._asked = true;
-    const run = () => {
-      if (!this._asked) return;
-      this._asked = false;
-      if (this._fold !== null) this._drawNow();
-    };
-    requestAnimationFrame(run);
-    setTimeout(run, 200); // a hidden page has no frames
-  }
-
   _drawNow() {
     const fold = this._fold;
+    if (fold === null) return;
     const ended = ENDED.has(fold.state);
     const gone = this._source.state === "refused";
     const state = byId("task-state");
@@ -389,8 +379,7 @@ export class TaskPanel {
     const key = JSON.stringify(stages.map(({ name, status }) => [name, status]));
     if (box.dataset.key === key) return;
     box.dataset.key = key;
-    const known = ["waiting", "queued", "executing", "completed", "skipped", "failed", "cancelled"];
-    const word = status => (known.includes(status) ? t(`status.${status}`) : status);
+    const word = status => (has(`status.${status}`) ? t(`status.${status}`) : status);
     replace(
       box,
       stages.map(({ name, status }, at) =>
