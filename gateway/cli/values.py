@@ -13,19 +13,7 @@ from fairlane.gateway.settings.units import UNITS
 from fairlane.queues.clock import now_ms
 
 _DURATION = re.compile(r"(\d{1,6})(s|m|h|d)")
-_LISTS = frozenset(
-    {
-        "models",
-        "scopes",
-        "fallbacks",
-        "methods",
-        "headers",
-        "allow_private",
-        "keys",
-        "tiers",
-        "response_headers",
-    }
-)
+_LISTS = frozenset({"models", "scopes", "fallbacks", "methods", "headers", "allow_private", "keys", "tiers"})
 _TEXTS = frozenset({"tier", "user_from", "note", "of", "per", "otherwise", "budget"})
 _TIMES = frozenset({"expires", "until"})
 

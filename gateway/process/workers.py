@@ -18,7 +18,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import structlog
@@ -148,29 +148,23 @@ def loopback_url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+@dataclass(eq=False)
 class OwnWorkers:
     """Runs the configured workers. Entered once; at its end all have ended."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        gateway: str,
-        environ: Mapping[str, str],
-        drain_s: float,
-        http: HttpPlan = lambda _: None,
-    ) -> None:
-        """`gateway`: the URL that they connect to; `drain_s`: how long a removed one can finish its tasks. `http`: the worker of
-        endpoints, which runs while there are any."""
-        self._plan = plan
-        self._http = http
-        self._endpoints = False
-        self._settings: Settings | None = None
-        self._gateway = gateway
-        self._environ = environ
-        self._drain_s = drain_s + GRACE_S
-        self._keepers: dict[str, _Keeper] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
+    _plan: Plan
+    _gateway: str
+    """The URL that they connect to."""
+    _environ: Mapping[str, str]
+    _drain_s: float
+    """How long a removed one can finish its tasks."""
+    _http: HttpPlan = lambda _: None
+    """The worker of endpoints, which runs while there are any."""
+    _endpoints: bool = field(default=False, init=False)
+    _settings: Settings | None = field(default=None, init=False)
+    _keepers: "dict[str, _Keeper]" = field(default_factory=dict, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _stopping: bool = field(default=False, init=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -218,7 +212,7 @@ class OwnWorkers:
             return
         shared = child_environ(self._environ, *SHARED)
         for name in list(over):
-            self._keepers.pop(name).end(self._drain_s)
+            self._keepers.pop(name).end(self._drain_s + GRACE_S)
         for name, worker in wanted.items():
             before = self._keepers.get(name)
             if before is not None and before.worker == worker and not before.over:
@@ -227,7 +221,7 @@ class OwnWorkers:
             self._keepers[name] = keeper = _Keeper(name, worker, environ)
             self._begin(keeper.run())
             if before is not None:
-                self._begin(_hand_over(before, keeper, self._drain_s))
+                self._begin(_hand_over(before, keeper, self._drain_s + GRACE_S))
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.add(task := asyncio.ensure_future(work))

@@ -8,13 +8,7 @@ from pydantic import Field, JsonValue, field_validator
 
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.parts import ModelName, SettingsPart
-from fairlane.gateway.settings.routing import (
-    Messages,
-    RouteSettings,
-    RouteVariant,
-    VariableName,
-    check_parameters,
-)
+from fairlane.gateway.settings.routing import Messages, RouteSettings, VariableName, check_parameters
 from fairlane.queues.chains import MAX_STAGES
 from fairlane.queues.keys import ANY_MODEL, ENDPOINT, is_reserved
 from fairlane.queues.tasks import OF_ENDPOINTS
@@ -244,10 +238,7 @@ def _reference_errors(text: "Text", before: list[str], *, each: bool) -> Iterato
 
 def templates_of(route: RouteSettings, name: str) -> set[str]:
     """Return the templates of the tasks of a route."""
-    variants: list[RouteVariant] = [route, *([route.vision] if route.vision else [])]
-    rules = [rule for variant in variants for rule in variant.tiers.values()]
-    plain = route.template or name
-    return {plain, *(rule.template for rule in (*variants, *rules) if rule.template)}
+    return {route.template or name, *(rule.template for _, rule in route.rules() if rule.template)}
 
 
 def _template_errors(

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.credits.prices import ANY_MODEL
@@ -49,7 +57,7 @@ from fairlane.gateway.settings.parts import (
     named_entries,
 )
 from fairlane.gateway.settings.provenance import Loc, Origins
-from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
+from fairlane.gateway.settings.routing import RouteSettings, TemplateSettings
 from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, SECOND_MS, Amount, text_of
 from fairlane.queues.clock import now_ms
 from fairlane.queues.keys import ENDPOINT, is_reserved
@@ -476,9 +484,15 @@ class Settings(BaseModel):
                 )
         return value
 
-    _entries = field_validator(
-        *("models", "routes", "templates", "chains", "upstreams", "endpoints"), mode="before"
-    )(named_entries)
+    _entries = field_validator("models", "routes", "templates", "chains", mode="before")(named_entries)
+
+    @field_validator(
+        *("upstreams", "endpoints", "prices", "keys", "workers", "cors_origins", "allowed_hosts"),
+        mode="before",
+    )
+    @classmethod
+    def _nothing_is_none(cls, value: Any, info: ValidationInfo) -> Any:
+        return cls.model_fields[info.field_name or ""].default if value is None else value
 
     @field_validator("queues", mode="before")
     @classmethod
@@ -495,11 +509,6 @@ class Settings(BaseModel):
                 else entry
             )
         return merged
-
-    @field_validator("prices", "keys", "workers", "cors_origins", "allowed_hosts", mode="before")
-    @classmethod
-    def _nothing_is_an_empty_list(cls, value: Any) -> Any:
-        return [] if value is None else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -601,38 +610,25 @@ def _check_routes(settings: Settings, reject: Reject) -> None:
         _check_runs(model.fallbacks, ("models", name, "fallbacks"), reject)
     for name, route in settings.routes.items():
         where: tuple[str, ...] = ("routes", name)
-        variants: list[tuple[RouteVariant, tuple[str, ...]]] = [(route, where)]
-        if route.vision is not None:
-            variants.append((route.vision, (*where, "vision")))
-        for variant, place in variants:
-            for rule, at in [
-                (variant, place),
-                *((one, (*place, "tiers", tier)) for tier, one in variant.tiers.items()),
-            ]:
-                said = settings.templates.get(rule.template or route.template or name)
-                asked = max(said.output_tokens, default=0) if said else 0
-                if rule.max_output_tokens and asked > rule.max_output_tokens:
-                    reject(
-                        f"its template asks for {asked} tokens, more than the route allows: each request would fail",
-                        (*at, "max_output_tokens"),
-                    )
-                _check_runs([rule.model] if rule.model else [], (*at, "model"), reject)
-                _check_runs(rule.fallbacks or [], (*at, "fallbacks"), reject)
-            for tier in sorted(variant.tiers.keys() - tiers):
+        for place, rule in route.rules():
+            at = (*where, *place)
+            said = settings.templates.get(rule.template or route.template or name)
+            asked = max(said.output_tokens, default=0) if said else 0
+            if rule.max_output_tokens and asked > rule.max_output_tokens:
                 reject(
-                    f"no queue has the tier {tier!r}; there are {', '.join(sorted(tiers))}",
-                    (*place, "tiers", tier),
+                    f"its template asks for {asked} tokens, more than the route allows: each request would fail",
+                    (*at, "max_output_tokens"),
                 )
+            _check_runs([rule.model] if rule.model else [], (*at, "model"), reject)
+            _check_runs(rule.fallbacks or [], (*at, "fallbacks"), reject)
+            if "tiers" in place and place[-1] not in tiers:
+                reject(f"no queue has the tier {place[-1]!r}; there are {', '.join(sorted(tiers))}", at)
         for tier in sorted(tiers):
             own = route.tiers.get(tier)
             if not (route.model or (own and own.model)):
                 reject(f"it has no model for the tier {tier!r}: set `model`", where)
                 break
-        templates = {
-            route.template,
-            *(part.template for variant, _ in variants for part in variant.tiers.values()),
-        }
-        for template in sorted(filter(None, templates | {route.vision.template if route.vision else None})):
+        for template in sorted({rule.template for _, rule in route.rules() if rule.template}):
             if template not in settings.templates:
                 hint = ", ".join(sorted(settings.templates)) or "none"
                 reject(f"there is no template {template!r}; there are {hint}", (*where, "template"))
@@ -690,9 +686,7 @@ def _led_to(settings: Settings) -> dict[str, set[str]]:
     """Return the models that each route, and each model with fallbacks, leads to."""
     led_to = {f"models.{name}": set(model.fallbacks) for name, model in settings.models.items()}
     for name, route in settings.routes.items():
-        variants: list[RouteVariant] = [route, *([route.vision] if route.vision else [])]
-        rules = [rule for variant in variants for rule in (variant, *variant.tiers.values())]
-        named = {model for rule in rules for model in (rule.model, *(rule.fallbacks or ()))}
+        named = {model for _, rule in route.rules() for model in (rule.model, *(rule.fallbacks or ()))}
         led_to[f"routes.{name}"] = {model for model in named if model}
     return led_to
 

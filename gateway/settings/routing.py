@@ -1,5 +1,6 @@
 """Settings of routes and templates: names that clients use instead of a model. Pure."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
@@ -74,6 +75,13 @@ class RouteSettings(RouteVariant):
 
     vision: RouteVariant | None = None
     """Other values for requests with images."""
+
+    def rules(self) -> Iterator[tuple[tuple[str, ...], RouteRule]]:
+        """Yield the values for all tiers and for single ones, also those of `vision`, each with its place."""
+        for place, variant in (((), self), (("vision",), self.vision)):
+            if variant is not None:
+                yield place, variant
+                yield from (((*place, "tiers", tier), rule) for tier, rule in variant.tiers.items())
 
 
 class TemplateMessage(SettingsPart):

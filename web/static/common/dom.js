@@ -36,6 +36,9 @@ function append(element, children) {
   }
 }
 
+/** A control under its label. */
+export const labelled = (label, control, kind = "field") => h("div", { class: kind }, h("label", { for: control.id }, label), control);
+
 /** Replace what is in an element. */
 export function replace(element, ...children) {
   element.replaceChildren();

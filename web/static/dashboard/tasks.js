@@ -2,11 +2,12 @@
 // asked for stands in the address.
 
 import { call, explain } from "../common/api.js";
-import { h, later, replace } from "../common/dom.js";
+import { h, labelled, later, replace } from "../common/dom.js";
 import { dateTime, duration, fieldTime, when } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { LiveTable, rowButton } from "../common/table.js";
 import { cancel, cancelFound, save } from "./actions.js";
+import { line } from "./form.js";
 
 const AGAIN_MS = 5000;
 const PAGE = 50;
@@ -98,25 +99,16 @@ export class Tasks {
     const wanted = name => this._wanted.get(name) ?? "";
     const asked = name => (TIMES.includes(name) ? fieldTime(wanted(name)) : wanted(name));
     const field = (name, attributes) =>
-      h(
-        "div",
-        { class: "field wide" },
-        h("label", { for: `find-${name}` }, t(`tasks.${name}`)),
-        h("input", { id: `find-${name}`, name, value: typed[name] ?? asked(name), autocomplete: "off", spellcheck: "false", ...attributes }),
-      );
+      labelled(t(`tasks.${name}`), line(`find-${name}`, { name, value: typed[name] ?? asked(name), ...attributes }), "field wide");
     const choice = (name, values, text = value => value) => {
       const all = wanted(name) && !values.includes(wanted(name)) ? [...values, wanted(name)] : values;
-      return h(
-        "div",
-        { class: "field" },
-        h("label", { for: `find-${name}` }, t(`tasks.${name}`)),
-        h(
-          "select",
-          { id: `find-${name}`, name, on: { change: () => go() } },
-          h("option", { value: "" }, t("tasks.any")),
-          all.map(value => h("option", { value, selected: value === wanted(name) }, text(value))),
-        ),
+      const select = h(
+        "select",
+        { id: `find-${name}`, name, on: { change: () => go() } },
+        h("option", { value: "" }, t("tasks.any")),
+        all.map(value => h("option", { value, selected: value === wanted(name) }, text(value))),
       );
+      return labelled(t(`tasks.${name}`), select);
     };
     const form = h(
       "form",

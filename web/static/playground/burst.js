@@ -1,7 +1,7 @@
 // A burst: several users send many tasks at the same time, and the page draws who is served when.
 
 import { Problem, call, explain } from "../common/api.js";
-import { byId, h, replace, setText } from "../common/dom.js";
+import { byId, h, labelled, replace, setText } from "../common/dom.js";
 import { duration, number, percent } from "../common/format.js";
 import { t } from "../common/i18n.js";
 import { toast } from "../common/page.js";
@@ -87,27 +87,12 @@ export class Burst {
       this._form,
       h("h2", { id: "burst-title" }, t("burst.title")),
       h("p", { class: "muted" }, t("burst.intro")),
-      h(
-        "div",
-        { class: "field" },
-        h("label", { for: "burst-model" }, t("ask.model")),
-        h("select", { id: "burst-model", on: { change } }, names.map(name => h("option", { value: name, selected: name === this._model }, name))),
-      ),
+      labelled(t("ask.model"), h("select", { id: "burst-model", on: { change } }, names.map(name => h("option", { value: name, selected: name === this._model }, name)))),
       h(
         "div",
         { class: "row" },
-        h(
-          "div",
-          { class: "field grow" },
-          h("label", { for: "burst-prompt" }, t("ask.prompt")),
-          h("input", { id: "burst-prompt", value: prompt || t("burst.prompt"), autocomplete: "off" }),
-        ),
-        h(
-          "div",
-          { class: "field" },
-          h("label", { for: "burst-tokens" }, t("burst.tokens")),
-          h("input", { id: "burst-tokens", type: "number", min: 1, max: 4096, value: tokens }),
-        ),
+        labelled(t("ask.prompt"), h("input", { id: "burst-prompt", value: prompt || t("burst.prompt"), autocomplete: "off" }), "field grow"),
+        labelled(t("burst.tokens"), h("input", { id: "burst-tokens", type: "number", min: 1, max: 4096, value: tokens })),
       ),
       this._me?.delegating ? this._groupFields() : this._countField(),
       h("p", { class: "hint" }, this._me && !this._me.delegating ? t("burst.oneUser") : t("burst.hint", { n: MAX_TASKS })),
@@ -192,12 +177,7 @@ export class Burst {
 
   _countField() {
     const input = event => (this._groups[0].count = event.target.value);
-    return h(
-      "div",
-      { class: "field" },
-      h("label", { for: "burst-count-0" }, t("burst.count")),
-      h("input", { id: "burst-count-0", type: "number", min: 1, max: MAX_TASKS, value: this._groups[0].count, on: { input } }),
-    );
+    return labelled(t("burst.count"), h("input", { id: "burst-count-0", type: "number", min: 1, max: MAX_TASKS, value: this._groups[0].count, on: { input } }));
   }
 
   _wanted() {

@@ -237,10 +237,6 @@ function openLink() {
 
 /** Do it once it is known who the reader is: that decides whether the task's user may be named. A link works without. */
 function whenKnown(open) {
-  if (page.me !== undefined) {
-    open();
-    return;
-  }
   let opened = false;
   page.onMe(() => {
     if (!opened) open();

@@ -1,7 +1,7 @@
 // The part of the request that fills in a template or a chain: which one, in which language, and a value for each of its variables.
 
 import { call } from "../common/api.js";
-import { byId, h, replace } from "../common/dom.js";
+import { byId, h, labelled, replace } from "../common/dom.js";
 import { t } from "../common/i18n.js";
 
 /** A variable as it was typed: JSON where it is a list or an object, else a text. */
@@ -78,16 +78,10 @@ export class TemplateForm {
       const optional = template.optional.includes(name);
       const input = h("textarea", { id: `variable-${index}`, name, rows: 2, spellcheck: "false", required: !optional });
       input.value = this.#kept.get(name) ?? "";
-      const label = h("label", { for: `variable-${index}` }, optional ? t("ask.variable.optional", { name }) : name);
-      return h("div", { class: "field" }, label, input);
+      return labelled(optional ? t("ask.variable.optional", { name }) : name, input);
     });
     const languages = template.locales.length
-      ? h(
-          "div",
-          { class: "field" },
-          h("label", { for: "locale" }, t("ask.locale")),
-          h("select", { id: "locale" }, ["", ...template.locales].map(name => h("option", { value: name }, name || t("ask.mode.default")))),
-        )
+      ? labelled(t("ask.locale"), h("select", { id: "locale" }, ["", ...template.locales].map(name => h("option", { value: name }, name || t("ask.mode.default")))))
       : null;
     const told = template.chain
       ? t("ask.chain.stages", { names: template.stages.map(({ name }) => name).join(" → ") })

@@ -26,7 +26,6 @@ export default pairs({
   "col.default": ["Default", "默认值"],
   "col.delegating": ["Delegating", "委托"],
   "col.delivered": ["Last delivery", "最近投递"],
-  "col.ended": ["Ended", "结束"],
   "col.endedOrExpires": ["End or deadline", "结束或期限"],
   "col.events": ["Events", "事件"],
   "col.everyUser": ["all users of the key", "密钥的所有用户"],
@@ -64,7 +63,6 @@ export default pairs({
   "col.user": ["User", "用户"],
   "col.values": ["Values", "值"],
   "col.value": ["Value", "值"],
-  "col.webhook": ["Webhook", "Webhook"],
   "col.weight": ["Weight", "权重"],
   "col.who": ["By", "操作者"],
 
