@@ -242,7 +242,6 @@ class Gateway:
             keys,
             self.database,
             self.metrics,
-            replica,
             self.scheduler,
             poll,
             records.erased,

@@ -41,7 +41,7 @@ MAX_EARLY = 100
 class Archive(Outbox):
     """Moves results to the archive. See `Outbox`."""
 
-    stream = "archive"
+    name = "archive"
     page = 20
 
     def __init__(
@@ -50,14 +50,13 @@ class Archive(Outbox):
         keys: Keys,
         database: Database,
         metrics: Recorder,
-        replica: str,
         scheduler: Scheduler,
         poll: Poll,
         erased: ErasedUsers,
         keep_logs: Callable[[Sequence[tuple[str, Record]]], Awaitable[Collection[str]]],
     ) -> None:
         """`keep_logs`: `LogArchive.keep`, for tasks whose log is archived."""
-        super().__init__(link, keys, database, {}, metrics, replica)
+        super().__init__(link, keys, database, {}, metrics)
         self._scheduler = scheduler
         self._poll = poll
         self._erased = erased

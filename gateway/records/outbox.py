@@ -20,7 +20,7 @@ from fairlane.gateway.database.database import DEADLINE_S, Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.loops import cancel_and_wait, wait_event
+from fairlane.queues.loops import Periodic
 from fairlane.queues.metrics import RECORDS_WRITTEN, Recorder
 from fairlane.queues.store.link import RedisLink
 
@@ -35,8 +35,6 @@ LEFT_MS = round(DEADLINE_S * 4000)
 LEFT_POLL_S = 10.0
 CATCH_UP_S = 1.0
 RECENT_MS = 10_000
-RETRY_S = 2.0
-"""Between two attempts while SQL is unavailable."""
 
 
 class Entry(NamedTuple):
@@ -51,49 +49,37 @@ Table = Callable[[AsyncConnection, Sequence[bytes]], Awaitable[int]]
 """Writes entries of one kind in a transaction; returns the number of new ones. Raises any error for an invalid entry."""
 
 
-class Outbox:
+class Outbox(Periodic):
     """See the module. After `close`, other replicas or the next start move the rest."""
 
-    stream = "outbox"
+    name = "outbox"
     page = PAGE
-    poll_s = POLL_S
+    interval_s = POLL_S
+    expected = (StoreError, DatabaseUnavailable)
 
     def __init__(
-        self,
-        link: RedisLink,
-        keys: Keys,
-        database: Database,
-        tables: Mapping[str, Table],
-        metrics: Recorder,
-        replica: str,
+        self, link: RedisLink, keys: Keys, database: Database, tables: Mapping[str, Table], metrics: Recorder
     ) -> None:
         """`tables`: by kind. Entries of another kind are left to a newer release."""
         self._link = link
-        self._outbox = keys(self.stream)
+        self._outbox = keys(self.name)
         self._database = database
         self._tables = tables
         self._metrics = metrics
-        self._replica = replica
         self._now = asyncio.get_running_loop().time
         self._page: list[Entry] = []
         """Entries that were claimed and are not written yet."""
         self._left_from = b"0-0"
         self._look_for_left_at = 0.0
-        self._hurry = asyncio.Event()
-        self._closing = False
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start."""
-        self._task = asyncio.create_task(self._run(), name="outbox")
+        self._turn = asyncio.Lock()
+        self.wake: asyncio.Event = asyncio.Event()
 
     async def close(self) -> None:
         """Stop, after the page under way, or after CATCH_UP_S: other replicas would claim it LEFT_MS later."""
-        self._closing = True
-        self._hurry.set()
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=CATCH_UP_S)
-        await cancel_and_wait(self._task)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_S):
+                await self._turn.acquire()  # never released: nothing is moved any more
+        await super().close()
 
     async def catch_up(self) -> None:
         """Wait until the current entries of the last RECENT_MS are in SQL, also those that other replicas move; CATCH_UP_S at
@@ -104,25 +90,14 @@ class Outbox:
             async with asyncio.timeout(CATCH_UP_S):
                 for newest, _ in await self._link.command("XREVRANGE", self._outbox, "+", "-", "COUNT", 1):
                     recent = int(newest.partition(b"-")[0]) - RECENT_MS
-                    self._hurry.set()
+                    self.wake.set()
                     while await self._link.command("XRANGE", self._outbox, recent, newest, "COUNT", 1):
                         await asyncio.sleep(CATCH_UP_S / 50)
 
-    async def _run(self) -> None:
-        while not self._closing:
-            pause = self.poll_s
-            self._hurry.clear()
-            try:
-                if await self.carry():
-                    pause = 0
-            except StoreError:
-                pass  # the link logs it
-            except DatabaseUnavailable:
-                pause = RETRY_S
-            except Exception:  # entries stay where they are, and are tried again
-                log.exception("cannot carry records to SQL", replica=self._replica)
-                pause = RETRY_S
-            await wait_event(self._hurry, pause)
+    async def step(self) -> float | None:
+        """Move a page. If that fails, its entries stay where they are."""
+        async with self._turn:
+            return 0.0 if await self.carry() else None
 
     async def carry(self) -> bool:
         """Move one page; return whether there may be more. Raises StoreError, DatabaseUnavailable: then nothing is lost."""

@@ -66,7 +66,7 @@ class Records:
             "audit": AuditTable(as_shown, self.erased).write,
             "rejections": write_rejections,
         }
-        self.outbox = Outbox(link, keys, database, tables, metrics, replica)
+        self.outbox = Outbox(link, keys, database, tables, metrics)
         retention = Retention(
             database,
             [

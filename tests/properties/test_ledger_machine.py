@@ -93,9 +93,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.balances = Balances(self.database, scheduler)
         self.reconciler = BalanceReconciler(self.database, scheduler, link, self.world.keys, Recorder())
         tables = {"usage": EndTable(ErasedUsers(self.database), UsageTable(tier_of)).write}
-        self.outboxes = [
-            Outbox(link, self.world.keys, self.database, tables, Recorder(), name) for name in ("r1", "r2")
-        ]
+        self.outboxes = [Outbox(link, self.world.keys, self.database, tables, Recorder()) for _ in range(2)]
         self.world.call("XGROUP", "CREATE", self.world.keys("outbox"), GROUP, "0", "MKSTREAM")
 
     def teardown(self) -> None:

@@ -45,7 +45,7 @@ class Bank:
             "usage": EndTable(erased, UsageTable(tier_of)).write,
             "charge": EndTable(erased).write,
         }
-        self.outbox = Outbox(link, KEYS, database, tables, Recorder(), replica)
+        self.outbox = Outbox(link, KEYS, database, tables, Recorder())
         self.metrics = Recorder()
         self.reconciler = BalanceReconciler(database, self.scheduler, link, KEYS, self.metrics)
         self._numbers = itertools.count(1)

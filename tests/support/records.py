@@ -80,7 +80,7 @@ async def carrying(redis_url: str, database_url: str) -> AsyncIterator[tuple[Out
             "audit": AuditTable(as_shown, erased).write,
             "rejections": write_rejections,
         }
-        yield Outbox(link, KEYS, database, tables, metrics, "r1"), database, link
+        yield Outbox(link, KEYS, database, tables, metrics), database, link
     finally:
         await link.close()
         await database.close()

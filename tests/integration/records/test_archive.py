@@ -49,7 +49,7 @@ def archive_of(talk: Talk) -> Archive:
 def another_of(talk: Talk) -> Archive:
     """Another replica's."""
     gateway = talk.served.gateway
-    parts = gateway.metrics, "r2", gateway.scheduler, gateway.tasks.poll
+    parts = gateway.metrics, gateway.scheduler, gateway.tasks.poll
     ends = LogArchive(gateway.database, ResponseStore(gateway.database), gateway.hub.page, lambda *_: None)
     return Archive(gateway.link, KEYS, gateway.database, *parts, ErasedUsers(gateway.database), ends.keep)
 
