@@ -130,7 +130,7 @@ def make_answer(rng: random.Random, *, choices: int | None = None) -> Answer:
     if not style["done"]:
         for one in made:
             one.said = one.said or one.finish
-    usage = (rng.randint(1, 5000), rng.randint(1, 5000)) if rng.random() < 0.7 else None
+    usage = (rng.randint(1, 5000), rng.randint(400, 5000)) if rng.random() < 0.7 else None
     return Answer(made, usage, style)
 
 

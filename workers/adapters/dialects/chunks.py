@@ -8,7 +8,7 @@ from msgspec import Raw
 from fairlane.workers.adapters.choices import MAX_CHOICES, read_message, usage_of
 from fairlane.workers.adapters.dialects.base import Output
 from fairlane.workers.adapters.dialects.chat import Head
-from fairlane.workers.adapters.dialects.normal import NormalReader
+from fairlane.workers.adapters.dialects.normal import TEXTS, NormalReader
 from fairlane.workers.adapters.failures import UpstreamSaid, is_error
 from fairlane.workers.adapters.lenient import check_size, encoded, lenient, without_nulls
 from fairlane.workers.sdk.values import Delta, Result
@@ -123,7 +123,14 @@ class OpenAIReader(NormalReader):
             for call in calls:
                 function = call.get("function", {})
                 if text := function.get("arguments"):
-                    whole = self._joined(delta.index, f"tool_calls {call.get('index')}", text)
+                    key = delta.index, f"tool_calls {call.get('index')}"
+                    if (
+                        "\udc00" <= text[0] <= "\udfff" and key not in self._halves
+                    ):  # its index may be another call's
+                        key = next(
+                            (one for one in self._halves if one[0] == key[0] and one[1] not in TEXTS), key
+                        )
+                    whole = self._joined(*key, text)
                     call["function"] = {**function, "arguments": whole or ""}
         delta.tool_calls = encoded(calls)
 

@@ -162,10 +162,10 @@ class NormalReader(Reader):
         """Append a delta, without its finish reason, and unless it says nothing."""
         state = self._state(delta.index)
         if self._lenient:
+            if self._halves and any(getattr(delta, name) for name in OUTPUT):
+                self._flush(deltas, delta)
             self._join(delta)
         said = state.note(delta, extra.get("delta") if extra else None)
-        if said and self._halves:
-            self._flush(deltas, delta)
         if said and state.reason is not None:
             state.reason = None
             extra = {**state.extra, **(extra or {})}

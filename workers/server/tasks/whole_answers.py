@@ -10,7 +10,7 @@ from fairlane.streaming.tool_calls import whole_calls
 from fairlane.workers.adapters.dialects.chat import Head
 from fairlane.workers.adapters.dialects.chunks import OpenAIReader
 from fairlane.workers.adapters.failures import UpstreamSaid
-from fairlane.workers.sdk import Result, TaskError
+from fairlane.workers.sdk import Result, TaskError, Usage
 
 _Said = Annotated[str, Meta(min_length=1)]
 
@@ -61,6 +61,8 @@ def normal_answer(result: bytes, head: Head) -> bytes:
     answer = next((members(bytes(item.value)) for item in output if isinstance(item, Result)), None)
     if answer is None:
         return result
+    for usage in (item for item in output if isinstance(item, Usage) and "usage" not in answer):
+        answer["usage"] = Raw(msgspec.json.encode(usage.details))
     choices = [members(raw) or {} for raw in items(answer["choices"]) or ()]
     for number, choice in enumerate(choices):
         message = members(choice["message"]) or {}
