@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from fastapi import Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fairlane.gateway.api.dependencies import (
     ActorDep,
@@ -24,7 +24,7 @@ from fairlane.gateway.api.operator_schemas import (
 )
 from fairlane.gateway.api.queries import Count, Filter
 from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, fields, listed, rows
-from fairlane.gateway.operator.bodies import Note, read_body
+from fairlane.gateway.operator.bodies import Note, StrictBody, read_body
 from fairlane.gateway.webhooks.store import Cursor
 from fairlane.gateway.webhooks.webhooks import MAX_URL_CHARS, Webhooks
 
@@ -38,15 +38,11 @@ After = Annotated[str, Query(pattern=r"^([0-9]{1,15}-wh_[0-9a-f]{32})?$")]
 Limit = Annotated[int, Query(ge=1, le=500), Count]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
 Url = Annotated[str, Field(min_length=1, max_length=MAX_URL_CHARS)]
 Events = Annotated[list[str], Field(max_length=64)]
 
 
-class NewWebhook(_Body):
+class NewWebhook(StrictBody):
     """A webhook to be created."""
 
     url: Url = Field(description="where requests are sent: `https://…`")
@@ -58,7 +54,7 @@ class NewWebhook(_Body):
     )
 
 
-class WebhookChange(_Body):
+class WebhookChange(StrictBody):
     """What changes."""
 
     url: Url = Field("", description="a new URL resets its failures")
@@ -67,13 +63,13 @@ class WebhookChange(_Body):
     enabled: bool = Field(True, description="false disables it, true enables it")
 
 
-class AnyWebhookChange(_Body):
+class AnyWebhookChange(StrictBody):
     """What an operator can change."""
 
     enabled: Literal[False] = Field(description="only its owner enables it again")
 
 
-class NewSecret(_Body):
+class NewSecret(StrictBody):
     """How the secret is replaced."""
 
     keepMs: Annotated[int, Field(ge=0, le=30 * DAY_MS)] | None = Field(  # noqa: N815

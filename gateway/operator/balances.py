@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Caller
 from fairlane.gateway.accounts.keystore import KeyStore
@@ -15,7 +15,7 @@ from fairlane.gateway.credits.amounts import MAX_CREDITS, credits_of, plain_cred
 from fairlane.gateway.credits.prices import unpack
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.operator.bodies import Note, read_body
+from fairlane.gateway.operator.bodies import Note, StrictBody, read_body
 from fairlane.gateway.operator.keys import no_key
 from fairlane.gateway.records.balances import BalanceRow, Balances
 from fairlane.gateway.records.ledger import GRANTED, LedgerRow
@@ -30,10 +30,8 @@ _Credits = Annotated[
 ]
 
 
-class NewGrant(BaseModel):
+class NewGrant(StrictBody):
     """Credits for a key or a user, in addition to any budget."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     key: str | None = Field(None, description="id of the key that pays; or `user`")
     user: str | None = Field(

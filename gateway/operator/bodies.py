@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import external_name, part_of, suggestion
@@ -20,6 +20,12 @@ _PATTERNS = {
     "user_from": "must be the name of a header, or body.user",
 }
 """What the pattern of a text asks for, in words."""
+
+
+class StrictBody(BaseModel):
+    """A body without other members, whose values have exactly these types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def optional(settings: type[BaseModel], names: Iterable[str]) -> dict[str, Any]:

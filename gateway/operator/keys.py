@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import Field, ValidationError, create_model
 
 from fairlane.gateway.accounts.callers import Caller, Kind
 from fairlane.gateway.accounts.key_cache import ApiKeyCache
@@ -19,7 +19,14 @@ from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, Unauthorized, bad_request
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.operator.bodies import Note, invalid_fields, optional, read_body, validation_error
+from fairlane.gateway.operator.bodies import (
+    Note,
+    StrictBody,
+    invalid_fields,
+    optional,
+    read_body,
+    validation_error,
+)
 from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, unusable_key
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.gateway.tasks.limits import limit_fields
@@ -56,15 +63,11 @@ def _optional() -> dict[str, Any]:
     return {**values, "note": (Note | None, None), "expires": (Expires | None, None)}
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-KeyChange = create_model("KeyChange", __base__=_Body, **_optional())
+KeyChange = create_model("KeyChange", __base__=StrictBody, **_optional())
 """Changes of a key. A worker token has only `models`, `note` and `expires`."""
 NewKey = create_model(
     "NewKey",
-    __base__=_Body,
+    __base__=StrictBody,
     id=(
         Identifier | None,
         Field(None, description="its name, and that of its user; a random one if none is given"),
@@ -74,7 +77,7 @@ NewKey = create_model(
 )
 
 
-class Rotation(_Body):
+class Rotation(StrictBody):
     """A rotation of a key's secret."""
 
     keepMs: Annotated[int, Field(ge=0, le=YEAR_MS)] | None = Field(  # noqa: N815 - as in the body
@@ -83,7 +86,7 @@ class Rotation(_Body):
     )
 
 
-class Revocation(_Body):
+class Revocation(StrictBody):
     """A revocation of a key."""
 
     now: bool | None = Field(

@@ -174,8 +174,10 @@ def of_store(settings: Settings, stored: ConfiguredSettings) -> SettingsLayer:
     for place in mine.keys() | stored.configured.keys():
         theirs = stored.configured.get(place)
         if mine.get(place) != theirs:
-            value = external_value(place[2], theirs)
-            layer[name_of(*place)] = SourcedValue(value, "replica", newest.replica, newest.modified_ms)
+            (kind, name, setting), value = place, external_value(place[2], theirs)
+            layer[f"{kind}s.{name}.{external_name(setting)}"] = SourcedValue(
+                value, "replica", newest.replica, newest.modified_ms
+            )
     return dict(sorted(layer.items()))
 
 
@@ -189,11 +191,6 @@ def of_overrides(overrides: Iterable[Override]) -> SettingsLayer:
                 value, "changed", f"override {one.id}{share}", one.created_ms, one.created_by or None
             )
     return layer
-
-
-def name_of(kind: str, name: str, setting: str) -> str:
-    """Return the name of a setting of a queue or model in this view."""
-    return f"{kind}s.{name}.{external_name(setting)}"
 
 
 # ---- answer ----------

@@ -8,7 +8,6 @@ import tempfile
 import threading
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,12 @@ from fairlane.gateway.process.start import run
 from fairlane.gateway.process.workers import OwnWorker
 from fairlane.gateway.settings import ChainSettings, ModelSettings, Settings
 
-
-@dataclass(frozen=True, slots=True)
-class SimulatedModel:
-    """A pretended model: how many tasks at a time, and how fast it answers."""
-
-    name: str
-    slots: int
-    ttft_ms: int
-    tokens_per_second: int
-
-
-MODELS = (
-    SimulatedModel("demo-fast", slots=8, ttft_ms=150, tokens_per_second=80),
-    SimulatedModel("demo-small", slots=1, ttft_ms=400, tokens_per_second=20),
-)
-"""`demo-small` has one slot, so that a second request shows what waiting looks like."""
-NAMES = {model.name for model in MODELS}
+FAST, SMALL = "demo-fast", "demo-small"
+MODELS = {
+    FAST: ("--slots=8", "--ttft-ms=150", "--tokens-per-second=80"),
+    SMALL: ("--slots=1", "--ttft-ms=400", "--tokens-per-second=20"),
+}
+"""The options of each simulated model. The small one has one slot, so that a second request shows what waiting looks like."""
 
 CHAIN: dict[str, Any] = {
     "optional": ["points"],
@@ -40,13 +28,13 @@ CHAIN: dict[str, Any] = {
         {
             "name": "notes",
             "each": "points",
-            "model": "demo-fast",
+            "model": FAST,
             "parameters": {"max_tokens": 40},
             "messages": [{"role": "user", "content": "Notes on {{ item }}, for an article on {{ topic }}"}],
         },
         {
             "name": "outline",
-            "model": "demo-small",
+            "model": SMALL,
             "parameters": {"max_tokens": 30},
             "messages": [
                 {
@@ -57,7 +45,7 @@ CHAIN: dict[str, Any] = {
         },
         {
             "name": "article",
-            "model": "demo-fast",
+            "model": FAST,
             "messages": [{"role": "user", "content": "Write it out:\n{{ stages.outline.content }}"}],
         },
     ],
@@ -77,7 +65,7 @@ def demo_settings(port: int, data_dir: Path) -> Settings:
         log_level="warning",
         drain_ms=2000,
         chains=chains,
-        models={name: ModelSettings() for name in NAMES},
+        models={name: ModelSettings() for name in MODELS},
         no_worker_grace_ms=READY_S * 1000,  # a client that is faster than the workers waits for them
     )
 
@@ -85,41 +73,35 @@ def demo_settings(port: int, data_dir: Path) -> Settings:
 def demo_workers(_: Settings) -> dict[str, OwnWorker]:
     """One for each simulated model."""
     return {
-        model.name: OwnWorker(
-            (
-                *("simulate", "--name", model.name, "--model", model.name, "--slots", str(model.slots)),
-                *("--ttft-ms", str(model.ttft_ms), "--tokens-per-second", str(model.tokens_per_second)),
-            )
-        )
-        for model in MODELS
+        name: OwnWorker(("simulate", f"--name={name}", f"--model={name}", *options))
+        for name, options in MODELS.items()
     }
 
 
 def banner(url: str) -> str:
     """What to try, ready to be copied."""
-    fast, small = (model.name for model in MODELS)
     command = "fairlane" if shutil.which("fairlane") else Path(sys.executable).with_name("fairlane")
     return f"""\
-Fairlane runs at {url} with two simulated models, {fast} and {small}. Ctrl-C ends it.
+Fairlane runs at {url} with two simulated models, {FAST} and {SMALL}. Ctrl-C ends it.
 
 Open {url} in a browser: a playground to watch a task wait, run, break off and come back. Or try in another terminal:
 
 1. An answer:
 
 curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
-  -d '{{"model": "{fast}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+  -d '{{"model": "{FAST}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
 
-2. A stream. {small} does one thing at a time; start two, and the second shows its position:
+2. A stream. {SMALL} does one thing at a time; start two, and the second shows its position:
 
 curl -N {url}/api/openai -H 'Content-Type: application/json' \\
-  -d '{{"model": "{small}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'
+  -d '{{"model": "{SMALL}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'
 
 3. OpenAI's Python SDK:
 
 from openai import OpenAI
 client = OpenAI(base_url="{url}/v1", api_key="none")
 stream = client.chat.completions.create(
-    model="{fast}", stream=True, messages=[{{"role": "user", "content": "Hello"}}]
+    model="{FAST}", stream=True, messages=[{{"role": "user", "content": "Hello"}}]
 )
 for chunk in stream:
     if chunk.choices:
@@ -148,7 +130,7 @@ def announce(url: str, over: threading.Event) -> None:
     """Print what to try as soon as the workers of both models are there, or what is wrong after `READY_S`; nothing if it is
     `over` before."""
     for _ in range(round(READY_S / LOOK_S)):
-        if connected(url) >= NAMES:
+        if connected(url) >= MODELS.keys():
             print(banner(url), flush=True)
             return
         if over.wait(LOOK_S):

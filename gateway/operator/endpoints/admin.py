@@ -6,13 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import Field, ValidationError, create_model
 
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.operator.bodies import Note, invalid_fields, optional, read_body, validation_error
+from fairlane.gateway.operator.bodies import (
+    Note,
+    StrictBody,
+    invalid_fields,
+    optional,
+    read_body,
+    validation_error,
+)
 from fairlane.gateway.operator.endpoints.monitor import EndpointMonitor
 from fairlane.gateway.operator.endpoints.store import EndpointChange, EndpointStore, StoredEndpoint
 from fairlane.gateway.operator.rows import line_row
@@ -41,12 +48,11 @@ def _optional() -> dict[str, Any]:
     return {**fields, "note": (Note | None, Field(None, description="what operators want to remember"))}
 
 
-_config = ConfigDict(extra="forbid", strict=True)
-EndpointUpdate = create_model("EndpointUpdate", __config__=_config, **_optional())
+EndpointUpdate = create_model("EndpointUpdate", __base__=StrictBody, **_optional())
 """Changes of an endpoint."""
 NewEndpoint = create_model(
     "NewEndpoint",
-    __config__=_config,
+    __base__=StrictBody,
     **{
         **_optional(),
         "name": (Identifier, Field(description="its name; its model is `http:` and this")),

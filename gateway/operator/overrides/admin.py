@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NoReturn
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.operator.bodies import read_body
+from fairlane.gateway.operator.bodies import StrictBody, read_body
 from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.gateway.operator.settings import check_name, described, effective_values, no_queue, read_change
 from fairlane.gateway.routing.overrides import MODEL_SETTINGS, ROUTE_SETTINGS, InvalidOverride, overridden
@@ -27,10 +27,8 @@ Percent = Annotated[int, Field(ge=1, le=ALL)]
 Instant = Annotated[int, Field(ge=1, le=253_402_300_799_999)]
 
 
-class NewOverride(BaseModel):
+class NewOverride(StrictBody):
     """Values on top of the configuration of a queue, a model or a route."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     target: Target
     name: Name = Field(description="of the queue, model or route; a model need not be configured")
@@ -47,10 +45,8 @@ class NewOverride(BaseModel):
     )
 
 
-class OverrideUpdate(BaseModel):
+class OverrideUpdate(StrictBody):
     """Another percentage, end or status of an override."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     percent: Percent | None = Field(None, description="tasks of a smaller share stay in a larger one")
     until: Instant | None = Field(None, description="when it ends; null: an operator rolls it back")

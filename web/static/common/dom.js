@@ -39,6 +39,10 @@ function append(element, children) {
 /** A control under its label. */
 export const labelled = (label, control, kind = "field") => h("div", { class: kind }, h("label", { for: control.id }, label), control);
 
+/** Radio buttons. `choices`: values with their texts; `choose(value)` is called with another one. */
+export const radios = (name, choices, chosen, choose) =>
+  choices.map(([value, text]) => h("label", {}, h("input", { type: "radio", name, value, checked: value === chosen, on: { change: () => choose(value) } }), text));
+
 /** Replace what is in an element. */
 export function replace(element, ...children) {
   element.replaceChildren();

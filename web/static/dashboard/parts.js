@@ -1,6 +1,6 @@
 // What several views are made of: a panel with its head, a choice of few.
 
-import { h } from "../common/dom.js";
+import { h, radios } from "../common/dom.js";
 import { t } from "../common/i18n.js";
 
 /** A section under a heading. `key`, `hint`: strings' keys; `note` stands behind them, and `end` at the other end of the head. */
@@ -24,7 +24,5 @@ export const segmented = (name, choices, chosen, label, choose) =>
   h(
     "div",
     { class: "segmented slim", role: "radiogroup", dataset: { tLabel: label }, "aria-label": t(label) },
-    choices.map(({ value, key }) =>
-      h("label", {}, h("input", { type: "radio", name, value, checked: value === chosen, on: { change: () => choose(value) } }), h("span", { dataset: { t: key } }, t(key))),
-    ),
+    radios(name, choices.map(({ value, key }) => [value, h("span", { dataset: { t: key } }, t(key))]), chosen, choose),
   );

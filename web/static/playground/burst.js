@@ -353,10 +353,9 @@ class Run {
   constructor(groups, body) {
     this.groups = groups;
     this.tasks = this.groups.flatMap((group, index) =>
-      Array.from({ length: group.count }, (_, turn) => ({
+      Array.from({ length: group.count }, () => ({
         group: index,
         name: group.name,
-        turn,
         id: null,
         state: "new",
         position: null,

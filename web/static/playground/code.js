@@ -1,6 +1,6 @@
 // The panel that shows the page's requests as curl and as Python.
 
-import { h, replace } from "../common/dom.js";
+import { h, radios, replace } from "../common/dom.js";
 import { t } from "../common/i18n.js";
 import { copyButton } from "../common/page.js";
 import { numberOf } from "../common/sse.js";
@@ -116,14 +116,11 @@ export class CodePanel {
     this._element.hidden = this._story === null;
     if (this._story === null) return;
     const scripts = snippets(this._story, step => t(`code.${step.do}`, { after: step.after ? numberOf(step.after) : "", path: step.path }));
-    const choices = Object.keys(LANGUAGES).map(name => {
-      const change = () => {
-        this._language = name;
-        this.draw();
-        this._element.querySelector(`input[value="${name}"]`).focus();
-      };
-      const input = h("input", { type: "radio", name: this._titleId, value: name, checked: name === this._language, on: { change } });
-      return h("label", {}, input, h("span", {}, LANGUAGES[name]));
+    const texts = Object.entries(LANGUAGES).map(([name, text]) => [name, h("span", {}, text)]);
+    const choices = radios(this._titleId, texts, this._language, name => {
+      this._language = name;
+      this.draw();
+      this._element.querySelector(`input[value="${name}"]`).focus();
     });
     replace(
       this._element,

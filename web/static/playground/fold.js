@@ -36,7 +36,6 @@ export class TaskFold {
     this.attempt = 0;
     this.text = "";
     this.reasoning = "";
-    this.stage = null;
     this.usage = null;
     this.result = null;
     this.error = null;
@@ -67,7 +66,6 @@ export class TaskFold {
       case "chunk":
         return this._chunk(data);
       case "stage":
-        this.stage = data;
         this._stage(data);
         return "";
       case "usage":

@@ -1,7 +1,7 @@
 // One task as the reader sees it: its place in the queue, its connection, its output, its figures.
 
 import { call, explain, explainCode } from "../common/api.js";
-import { byId, copy, eachFrame, h, replace, setText } from "../common/dom.js";
+import { byId, copy, eachFrame, h, radios, replace, setText } from "../common/dom.js";
 import { duration, number, wholeUnits } from "../common/format.js";
 import { has, t } from "../common/i18n.js";
 import { TextView } from "../common/markdown.js";
@@ -232,13 +232,10 @@ export class TaskPanel {
   _build() {
     const button = (id, label, call, kind = "") =>
       h("button", { type: "button", id, class: kind, on: { click: call } }, label);
-    const modes = ["markdown", "plain"].map(mode => {
-      const change = () => {
-        this._mode = mode;
-        this._view.setMode(mode);
-      };
-      const input = h("input", { type: "radio", name: "output-mode", value: mode, checked: mode === this._mode, on: { change } });
-      return h("label", {}, input, h("span", {}, t(`output.${mode}`)));
+    const texts = ["markdown", "plain"].map(mode => [mode, h("span", {}, t(`output.${mode}`))]);
+    const modes = radios("output-mode", texts, this._mode, mode => {
+      this._mode = mode;
+      this._view.setMode(mode);
     });
     const output = h("div", { id: "output", class: "output" });
     replace(
