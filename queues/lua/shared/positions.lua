@@ -5,14 +5,12 @@
 -- wait and 1.3 sqrt(n) intervals.
 local interval_of, is_learned, blocked_by, NOWHERE, place
 do
--- Mean ms between two departures of a lane: as measured; and as long as these are few, one more as it should be by how long tasks
--- of the model run and the lane's share of its slots. `waits`: a task does, as far as the caller knows; if none waits
--- none leaves.
-function interval_of(q, m, drain, mean_ms, waits)
-  local count, time
-  if waits == nil then waits = call('EXISTS', keys.flows(q, m)) == 1 end
-  if waits then count, time = drain_until_now(drain) else count, time = read_drain(drain) end
-  if count >= 20 then return time / count end
+-- Mean ms between two departures of a lane: as measured until the last one, as one long task is no slower pace, or `until_now`; and as
+-- long as these are few, one more as it should be by how long tasks of the model run and the lane's share of its slots. Returns it, and
+-- of how many departures it is the mean.
+function interval_of(q, m, drain, mean_ms, until_now)
+  local count, time = (until_now and drain_until_now or read_drain)(drain)
+  if count >= 20 then return time / count, count end
   local mean = num(mean_ms)
   if mean == 0 then mean = 1000 end
   local total, own = 0, lane_weight(call('HGET', keys.queue(q), 'weight'))
@@ -20,7 +18,7 @@ function interval_of(q, m, drain, mean_ms, waits)
     if other ~= q then total = total + lane_weight(call('HGET', keys.queue(other), 'weight')) end
   end
   local expected = mean * (total + own) / own / math.max(call('ZCARD', keys.slots(m)), 1)
-  return (time + expected) / (count + 1)
+  return (time + expected) / (count + 1), count + 1
 end
 
 -- Whether enough is known of a lane to estimate how long its tasks wait: some task of the model has completed, or a few have left the
@@ -96,7 +94,12 @@ function place(id, t)
   local held = num(s[4]) > NOW -- that long at least
   if blocked_by(q, m, s[10], s[12]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   if not held and not is_learned(s[2], s[3], num(s[5]), num(s[7]), s[9], s[13]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
-  local interval, delay = interval_of(q, m, s[2], s[3], in_line > 0), math.max(num(s[4]) - NOW, 0)
+  local interval, departures = interval_of(q, m, s[2], s[3])
+  local _, _, last = read_drain(s[2])
+  local passed_ms = in_line > 0 and NOW - last or 0
+  -- what has passed of the first interval is over; more slows the pace, up to how long a task runs: one may run longer
+  local delay = math.max(num(s[4]) - NOW, 0 - math.min(passed_ms, interval))
+  interval = interval + math.max(math.min(passed_ms, num(s[3])) - interval, 0) / departures
   if num(s[5]) > 0 then -- no faster than the model's pace, whose next instant is known
     interval = math.max(interval, 60000 / num(s[5]))
     delay = math.max(num(s[4]) - NOW, num(s[6]) / 1000 - NOW - interval, 0 - interval)

@@ -101,16 +101,18 @@ def test_time_without_anybody_waiting_is_no_stall(world: World, idle_ms: int) ->
     assert answer.place.wait_ms == pool.place("first").wait_ms
 
 
-def test_a_lane_that_stalls_is_measured_as_slower_and_slower(world: World) -> None:
+def test_the_estimate_shrinks_while_a_task_runs_and_does_not_grow_if_that_runs_long(world: World) -> None:
     pool, _ = adaptive(world)
-    pool.submit("a")
+    for user in "uvw":
+        pool.submit(user, user=user)
     waits = []
     for _ in range(6):
-        world.advance(5000)
-        waits.append(pool.place("a").wait_ms)
-    assert waits == sorted(waits)
-    assert waits[-1] > 2 * waits[0] > 0
-    assert isinstance(pool.submit("c", user="v", wait_ms=1500), Rejection)
+        waits.append(pool.place("w").wait_ms)
+        world.advance(500)
+    assert 3100 > waits[0] > waits[1] > waits[2] > 1800
+    assert waits[2:] == [waits[2]] * 4
+    world.advance(20_000)
+    assert pool.place("w").wait_ms == waits[2]
 
 
 def test_a_task_that_would_certainly_expire_is_rejected_in_every_queue(world: World) -> None:
