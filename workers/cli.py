@@ -150,19 +150,13 @@ TaskTypes = Annotated[
         "as the provider has them]",
     ),
 ]
-AllowField = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A member of the body that clients can set although it does more than shape an answer (provider), a tool that the "
-        "server runs (tools.web_search), a part of a message (content.TYPE), or file_id; may be repeated."
-    ),
-]
 QuirkOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--quirk",
         help="NAME=VALUE: what the server takes otherwise, such as stream_options=omit, max_tokens=max_completion_tokens or "
-        "system=first (docs/providers.md); may be repeated. A rejection that names such a member is learnt from.",
+        "system=first, or a member that clients can set, such as provider=allow (docs/providers.md); may be repeated. A "
+        "rejection that names such a member is learnt from.",
     ),
 ]
 UpstreamName = Annotated[
@@ -187,7 +181,6 @@ def start(
     upstream_model: UpstreamModels = None,
     api_key_env: KeyEnv = None,
     task_type: TaskTypes = None,
-    allow_field: AllowField = None,
     quirk: QuirkOptions = None,
     upstream: UpstreamName = None,
     ttft_ms: Ttft = 60_000,
@@ -219,17 +212,7 @@ def start(
     else:
         times = ttft_ms, idle_ms, total_ms
         adapter = _adapter(
-            *(
-                provider,
-                model or [],
-                base_url,
-                upstream_model,
-                api_key_env,
-                allow_field,
-                quirk,
-                times,
-                task_type,
-            )
+            *(provider, model or [], base_url, upstream_model, api_key_env, quirk, times, task_type)
         )
         adapter.attach(worker)
     _serve(worker, gateway, name, slots, token_file, drain_ms)
@@ -243,7 +226,6 @@ def check_provider(
     upstream_model: UpstreamModels = None,
     api_key_env: KeyEnv = None,
     task_type: TaskTypes = None,
-    allow_field: AllowField = None,
     quirk: QuirkOptions = None,
     ttft_ms: Ttft = 30_000,
     idle_ms: Idle = 30_000,
@@ -265,9 +247,7 @@ def check_provider(
     if ANY_MODEL in model:
         _stop("A check needs the names of models; * is none.")
     times = ttft_ms, idle_ms, total_ms
-    adapter = _adapter(
-        *(provider, model, base_url, upstream_model, api_key_env, allow_field, quirk, times, task_type)
-    )
+    adapter = _adapter(*(provider, model, base_url, upstream_model, api_key_env, quirk, times, task_type))
     if "openaiLike" not in adapter.task_types:
         _stop("A check begins with chats: name --task-type openaiLike, too.")
     needed = {"answer", "stream", *(require or ())}
@@ -336,7 +316,6 @@ def _adapter(
     base_url: str | None,
     upstream_models: list[str] | None,
     api_key_env: str | None,
-    allow_fields: list[str] | None,
     quirks: list[str] | None,
     times: tuple[int, int, int],
     task_types: list[str] | None = None,
@@ -365,7 +344,6 @@ def _adapter(
             models=dict(zip(models, upstream_models, strict=True)) if upstream_models else models,
             api_key=key,
             task_types=task_types,
-            allow_fields=allow_fields or (),
             quirks=read_quirks(quirks or ()),
             limits=Limits(*times),
         )

@@ -4,6 +4,7 @@ What a worker or its upstream says may quote the request, and prompts stand in n
 equals sign, quotation mark, bracket or end of a line is shown, at most UNQUOTED_CHARS of it: `The upstream answered 401`.
 """
 
+import functools
 import re
 
 from fairlane.queues.failures import FAILURES
@@ -14,7 +15,8 @@ MAX_CHARS = 300
 UNQUOTED_CHARS = 80
 _QUOTE = re.compile(r"""[\n"`([{<«‘‚“„‹《「『＂（：＝]|[:=](?!/)|(?<!\w)'""")
 
-_URL = re.compile(rb"""(?i)\b([a-z][a-z0-9+.-]{1,20}://)(?:[^\s"'\\/@]*@)?([^\s"'\\/?#@]*)[^\s"'\\]*""")
+_URL = re.compile(rb"""://(?:(?:[^\s"'\\/?#]*@)?+([^\s"'\\/?#@]*+)(?![^\s"'\\]*@))?+[^\s"'\\]*""")
+"""The group is the host. There is none if `@` follows it: what precedes may then be the half of a password."""
 
 
 def for_operators(code: str, sentence: str) -> str:
@@ -27,6 +29,7 @@ def unquoted(sentence: str) -> str:
     return _QUOTE.split(sentence, maxsplit=1)[0][:UNQUOTED_CHARS].rstrip(" ,")
 
 
+@functools.lru_cache(maxsize=1)  # viewers of the same event share it
 def without_paths(text: bytes) -> bytes:
     """Return a JSON text with only scheme and host of each URL: users, paths and queries are secrets at some services."""
-    return _URL.sub(rb"\1\2", text) if b"://" in text else text
+    return _URL.sub(rb"://\1", text) if b"://" in text else text

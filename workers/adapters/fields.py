@@ -81,7 +81,7 @@ _WEB = ("https://", "http://", "data:")
 _objects, _raws, _text = (
     msgspec.json.Decoder(list[_Members]),
     msgspec.json.Decoder(list[Raw]),
-    msgspec.json.Decoder(str),
+    msgspec.json.Decoder(str | None),
 )
 _object = msgspec.json.Decoder(_Members)
 
@@ -139,13 +139,13 @@ def _check_part(part: _Members, place: str, quirks: Quirks) -> None:
                 f"{place}.file_id", "is a file of the provider's account; send the data itself", "file_id"
             )
     if kind.endswith("_url"):
-        raw = inner.get(kind, {}).get("url", part.get(kind, b'""'))
-        if not _text.decode(raw)[:8].lower().startswith(_WEB):
+        raw = inner.get(kind, {}).get("url", part.get(kind, b"null"))
+        if not (_text.decode(raw) or "")[:8].lower().startswith(_WEB):
             raise _refused(f"{place}.{kind}", "is neither a data URL nor one of the web", "")
 
 
 def _kind(found: _Members) -> str:
-    return _text.decode(found["type"]) if "type" in found else ""
+    return _text.decode(found.get("type", b"null")) or ""
 
 
 def _refused(what: str, why: str, allowed: str) -> TaskError:

@@ -22,18 +22,23 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}")
 _BOUNDS = ("max_tokens", "max_completion_tokens")
 _NOT_MEMBERS = frozenset({"system", "developer", "max_output_tokens"})
-_OPTIONAL = (
-    *("stream_options", "stream", "parallel_tool_calls", "user", "verbosity", "reasoning_content", "strict"),
-    "encoding_format",
-)
-"""Members that Fairlane adds, or says in another API's place, or whose effect it brings about itself; an answer without them is
-still one to the request."""
+_OPTIONAL = ("parallel_tool_calls", "user", "verbosity", "reasoning_content", "strict")
+"""Members of clients; an answer without them is still one to the request."""
 _COMMON_WORDS = frozenset({"stream", "user", "strict"})
 """They occur in any sentence: as members they are quoted, or the end of a path."""
 _EFFORT = re.compile(r"\b(?:reasoning[_. ]?)?effort\b|\bthinking|\breasoning\b", re.IGNORECASE)
 _QUOTED_EFFORT = re.compile(rf"""["'`]({"|".join(EFFORTS)})["'`]""")
 _MOST = re.compile(
     r"(?:at most|less than or equal to|range\D{0,40}\[\d+,|\d >|maximum\D{0,20})\s*`?([1-9]\d{1,7})",
+    re.IGNORECASE,
+)
+_UNKNOWN = re.compile(
+    r"\bun(?:supported|known|recogni[sz]ed|expected)|(?:\bnot|n't) (?:\w+ )?(?:support|permitted|allowed|recogni[sz]ed|enabled)"
+    r"|\bextra_forbidden|\bextra (?:input|field|param)|\bdeprecated",
+    re.IGNORECASE,
+)
+_VALUE = re.compile(
+    r"\b(?:values?|(?:unsupported|invalid)_value|variant|characters?|(?:should|must) be|too (?:long|large|short))\b",
     re.IGNORECASE,
 )
 _ROLES = re.compile(r"\b(?:system|developer|roles?|template)\b|first message", re.IGNORECASE)
@@ -85,17 +90,29 @@ def adapt(body: dict[str, Any], quirks: Quirks) -> None:
 
 
 def learn(rejection: str, payload: bytes) -> dict[str, str]:
-    """Return what a rejection of a chat request suggests to send otherwise: the quirks that concern a member it names."""
-    found = {name: OMIT for name in _OPTIONAL if _is_named(name, rejection)}
+    """Return what a rejection of a request suggests to send otherwise: the quirks that concern a member it names.
+
+    They are for the requests of all clients. So what one client sent counts only if the upstream does not know the member, or
+    rejects a value that OpenAI's reference has.
+    """
+    sent = msgspec.json.decode(payload, type=_Sent)
+    lacks_member = _UNKNOWN.search(rejection) is not None and not _VALUE.search(rejection)
+    suspects = ["stream", *(_OPTIONAL if lacks_member else ())]
+    if not isinstance(sent.stream_options, dict) or sent.stream_options.keys() <= {"include_usage"}:
+        suspects.append("stream_options")
+    if sent.encoding_format in ("float", "base64"):
+        suspects.append("encoding_format")
+    found = {name: OMIT for name in suspects if _is_named(name, rejection)}
     bounds = [name for name in _BOUNDS if _is_named(name, rejection)]
     if bounds and (most := _MOST.search(rejection)):
         found["max_output_tokens"] = most[1]
-    elif bounds:
+    elif bounds and lacks_member:
         found |= {name: other for name, other in (_BOUNDS, _BOUNDS[::-1]) if name in bounds}
-    if _EFFORT.search(rejection):
-        rejected = msgspec.json.decode(payload, type=_Sent).reasoning_effort
-        others = dict.fromkeys(effort for effort in _QUOTED_EFFORT.findall(rejection) if effort != rejected)
-        found["reasoning_effort"] = ",".join(others) or OMIT
+    if sent.reasoning_effort in EFFORTS and _EFFORT.search(rejection):
+        efforts = dict.fromkeys(_QUOTED_EFFORT.findall(rejection))
+        efforts.pop(sent.reasoning_effort, None)
+        if efforts or lacks_member:
+            found["reasoning_effort"] = ",".join(efforts) or OMIT
     if _ROLES.search(rejection):
         found |= {"system": "first", "developer": "system"}
     return found
@@ -103,6 +120,8 @@ def learn(rejection: str, payload: bytes) -> dict[str, str]:
 
 class _Sent(msgspec.Struct):
     reasoning_effort: Any = None
+    stream_options: Any = None
+    encoding_format: Any = None
 
 
 def _is_named(name: str, text: str) -> bool:

@@ -29,7 +29,7 @@ from fairlane.workers.adapters.failures import (
 )
 from fairlane.workers.adapters.lenient import NotJsonError
 from fairlane.workers.adapters.listing import read_models
-from fairlane.workers.adapters.quirks import ALLOW, PER_USER, Quirks, learn, merged
+from fairlane.workers.adapters.quirks import PER_USER, Quirks, learn, merged
 from fairlane.workers.adapters.sse import ErrorEvent, EventParser
 from fairlane.workers.adapters.watch import Watch
 from fairlane.workers.hosts import client_options, is_loopback
@@ -82,9 +82,8 @@ class Upstream:
     `base_url` is what precedes the dialect's paths, with its version (`http://localhost:11434/v1`). `models`
     are the names to offer, or a map from the name offered to the upstream's name; `"*"` offers any and passes
     names through. `task_types`: what it offers, if not what its dialect says by itself: media only
-    where they are named here, as not every upstream has them. `allow_fields` are members of the body that clients can set
-    although they usually cannot (`fields.py`); `quirks` what it takes otherwise than OpenAI's reference (`quirks.py`), to which
-    this adds what it learns from rejections. `transport` replaces httpx2's own,
+    where they are named here, as not every upstream has them. `quirks`: what it takes otherwise than OpenAI's reference
+    (`quirks.py`), to which this adds what it learns from rejections. `transport` replaces httpx2's own,
     for tests or for speed. A cancelled task closes its upstream connection immediately.
 
     Attached to a worker, it asks the upstream for its models at the start, after a failure that may be the upstream's, and
@@ -102,7 +101,6 @@ class Upstream:
         task_types: Iterable[str] | None = None,
         limits: Limits | None = None,
         headers: Mapping[str, str] | None = None,
-        allow_fields: Iterable[str] = (),
         quirks: Quirks | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
@@ -118,7 +116,7 @@ class Upstream:
         self._api_key = api_key or None
         self._limits = limits or Limits()
         self._headers = dict(headers or {})
-        self._quirks = {**(quirks or {}), **dict.fromkeys(allow_fields, ALLOW)}
+        self._quirks = dict(quirks or {})
         self._salt = (api_key or "").encode() or secrets.token_bytes(16)
         """Keys the hashes of `per_user` quirks; workers with the same key of the upstream make the same ones."""
         self._learnt: dict[str, Quirks] = {}

@@ -154,6 +154,10 @@ async def test_what_makes_an_answer_is_sent_and_what_says_nothing_or_is_unknown_
 
 USER = {"role": "user", "content": "a"}
 CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+UNTYPED: list[Any] = [
+    {"messages": [{"role": "user", "content": [{"type": None, "text": "x"}]}]},
+    {"tools": [{"type": None, "function": {"name": "f"}}]},
+]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +176,7 @@ CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": 
             {"messages": [{"role": "assistant", "content": None, "tool_calls": CALLS}]},
         ),
         ({"messages": [{**USER, "tool_calls": []}]}, {}),
+        *((asked, asked) for asked in UNTYPED),
     ],
 )
 @respx.mock
@@ -225,12 +230,12 @@ async def test_an_operator_may_allow_a_member_a_tool_a_part_and_file_ids() -> No
     asked: dict[str, Any] = {"provider": {"order": ["x"]}, "tools": [{"type": "web_search"}], "Model": "x"}
     asked["messages"] = [{"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}]
     names = ["provider", "tools.web_search", "content.input_file", "file_id"]
-    await run(adapter(allow_fields=names), task(asked))
+    await run(adapter(quirks=dict.fromkeys(names, "allow")), task(asked))
     del asked["Model"]
     assert {name: sent(route)[name] for name in asked} == asked
     for name in names:
         with pytest.raises(TaskError):
-            await run(adapter(allow_fields={*names} - {name}), task(asked))
+            await run(adapter(quirks=dict.fromkeys({*names} - {name}, "allow")), task(asked))
 
 
 def body(message: str = "why", **more: Any) -> dict[str, Any]:

@@ -103,6 +103,8 @@ UNKNOWN = openai(
     "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.", "max_tokens"
 )
 TOO_MANY = "max_tokens is too large: 9999. This model (m-2024-08-06) supports at most 4096 completion tokens."
+TOO_LONG = "Invalid 'user': string too long. Expected a string with maximum length 64, but got a string with length 80 instead."
+NO_BOOLEAN = "Input should be a valid boolean, unable to interpret input"
 PARALLEL = openai("parallel_tool_calls is not supported with this model")
 
 REJECTIONS: dict[str, tuple[Any, bool, Callable[[Body], Answer | None], Body, str]] = {
@@ -227,7 +229,7 @@ async def test_what_the_upstream_does_not_take_is_sent_otherwise_once_and_for_al
 @respx.mock
 async def test_embeddings_come_as_numbers_from_a_server_that_knows_no_encoding_of_them() -> None:
     vectors = {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}]}
-    unknown = openai("encoding_format does not have a valid value", "encoding_format")
+    unknown = openai("encoding_format does not have a valid value", "encoding_format", None)
     server = Server(lambda body: (400, unknown) if "encoding_format" in body else (200, vectors))
     upstream = adapter()
     payload = b'{"input":"a","encoding_format":"base64"}'
@@ -271,6 +273,30 @@ async def test_a_translation_takes_back_what_it_added(provider: str, wrong: Any,
     await upstream.aclose()
 
 
+VALUES: list[tuple[str, Any, int, Any, str]] = [
+    (
+        "verbosity",
+        "ultra",
+        400,
+        openai("Unsupported value: 'verbosity' does not support 'ultra'", code=None),
+        "ultra",
+    ),
+    ("verbosity", "ultra", 400, openai("Invalid 'ultra'", "verbosity", "unsupported_value"), "ultra"),
+    ("verbosity", "ultra", 422, "verbosity: unknown variant `ultra`, expected `low` or `high`", "variant"),
+    ("user", "u" * 80, 400, openai(TOO_LONG, "user", "string_above_max_length"), "too long"),
+    ("parallel_tool_calls", "no", 422, pydantic("parallel_tool_calls", msg=NO_BOOLEAN), "boolean"),
+    (
+        *("parallel_tool_calls", "no", 422),
+        {"detail": [*pydantic("n")["detail"], *pydantic("parallel_tool_calls", msg=NO_BOOLEAN)["detail"]]},
+        "boolean",
+    ),
+    ("reasoning_effort", "very", 400, openai(EFFORTS.replace("minimal", "very")), "very"),
+    ("reasoning_effort", "very", 400, openai("Unknown reasoning_effort 'very'"), "very"),
+    ("reasoning_effort", "low", 400, openai("reasoning_effort needs a seed", code=None), "seed"),
+    ("max_tokens", "5", 400, openai("Invalid type for 'max_tokens'", "max_tokens", "invalid_type"), "type"),
+]
+
+
 @pytest.mark.parametrize(
     ("payload", "wrong", "words"),
     [
@@ -280,10 +306,20 @@ async def test_a_translation_takes_back_what_it_added(provider: str, wrong: Any,
             "temperature",
         ),
         ({"seed": 1}, has("seed", 422, pydantic("seed")), "seed"),
+        *(({name: value}, has(name, status, answer), words) for name, value, status, answer, words in VALUES),
         (
             {"max_tokens": -1},
             lambda body: (400, openai(f"{sorted(body)[0]} must be positive")),
             "max_tokens must",
+        ),
+        (
+            {"messages": [{**said("assistant", "a"), "reasoning_content": 5}]},
+            lambda body: (
+                (422, pydantic("messages", 0, "reasoning_content", msg="Input should be a valid string"))
+                if "reasoning_content" in body["messages"][0]
+                else None
+            ),
+            "valid string",
         ),
         (
             {"temperature": 9},
