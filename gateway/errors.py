@@ -305,6 +305,7 @@ class TaskFailed(ApiError):
         )
         self.category = category_of(failure.code)
         self.retryable = failure.retryable
+        self.waited_for = failure.waited_for
         self.took_ms = took_ms
 
 
@@ -362,6 +363,8 @@ def native_answer(error: ApiError) -> Answer:
     body: dict[str, object] = {"error": error.message, "code": error.code}
     if isinstance(error, TaskFailed):
         body["category"] = error.category
+        if error.waited_for:
+            body["waitedFor"] = error.waited_for
         body |= error.chain
     if isinstance(error, NoWorker):
         body["model"] = error.model

@@ -227,13 +227,28 @@ class Chunk(Struct, frozen=True, gc=False):
     delta: Raw
 
 
+WAITED_FOR = {
+    "queue": "the task waited in its queue until its time was over",
+    "worker": "the task waited for a worker of its model, and none is connected",
+    "model": "the task ran, and its model did not finish in time",
+}
+"""What a task waited for whose time is over, in words. Where that is a `cooldown`, the failure's sentence contains it."""
+
+
 class Failure(NamedTuple):
-    """Why a task failed: a sentence, a failure code, and whether the same request may do better later; when, if that is known."""
+    """Why a task failed: a sentence, a failure code, and whether the same request may do better later; when, if that is known.
+    `waited_for`: of a task whose time is over, `queue`, `worker`, `cooldown`, or `model`: a worker had it."""
 
     error: str
     code: str
     retryable: bool
     retry_after_ms: int | None = None
+    waited_for: str = ""
+
+    def in_words(self) -> "Failure":
+        """Return the failure with a sentence that includes what the task waited for."""
+        words = WAITED_FOR.get(self.waited_for)
+        return self._replace(error=f"{self.error}: {words}") if words else self
 
 
 class Done(NamedTuple):
@@ -262,6 +277,7 @@ class _Error(Struct, gc=False):
     code: str = "INTERNAL"
     retryable: bool = False
     retry_after_ms: int | None = field(default=None, name="retryAfterMs")
+    waited_for: str = field(default="", name="waitedFor")
     usage: Raw = Raw(b"null")
 
 
@@ -299,13 +315,13 @@ def read_queued(data: bytes) -> Place:
 
 def read_error(data: bytes) -> Failure:
     error = _read_error(data)
-    return Failure(error.error, error.code, error.retryable, error.retry_after_ms)
+    return Failure(error.error, error.code, error.retryable, error.retry_after_ms, error.waited_for)
 
 
 def why_failed(event: Event) -> tuple[str, str]:
     """The sentence and the code of an end that is not `done`: a failure, a cancellation, or events that are lost."""
     if event.type == "error":
-        failure = read_error(event.data)
+        failure = read_error(event.data).in_words()
         return failure.error, failure.code
     if event.type == "cancelled":
         by = read_cancelled(event.data)

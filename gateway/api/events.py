@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 from pydantic.alias_generators import to_camel
 
+from fairlane.gateway.api.schemas import WaitedFor
+
 EventId = Annotated[
     str, Field(pattern=r"^[0-9]{1,16}-[0-9]{1,13}$", description="opaque: epoch-seq, e.g. 1790000000000000-7")
 ]
@@ -135,6 +137,7 @@ class ErrorData(EventData):
     category: str = Field("", description="of its code; missing in the log, readers always get it")
     retryable: bool
     retry_after_ms: Count | None = Field(None, description="when it may, if that is known")
+    waited_for: WaitedFor | None = Field(None, description="of a task whose time is over; `model`: it ran")
     usage: JsonValue = None
     failed_stage: str | None = Field(None, description="of a chain: the stage in which it failed")
     stages: list[StageEnd] | None = None

@@ -22,6 +22,10 @@ def says(text: str) -> Meta:
     return Meta(description=text)
 
 
+WaitedFor = Literal["queue", "worker", "cooldown", "model"]
+Waited = Annotated[WaitedFor | UnsetType, says("of a task whose time is over; `model`: it ran")]
+
+
 class Schema(Struct, rename="camel", kw_only=True):
     """A JSON object of the Fairlane API; members may be added."""
 
@@ -402,6 +406,7 @@ class TaskStatus(Schema, kw_only=True):
     code: str = ""
     category: Annotated[str, says("of its code")] = ""
     retryable: bool = False
+    waited_for: Waited = UNSET
     failed_at: Ms = 0
     cancelled_at: Ms = 0
 
@@ -420,6 +425,7 @@ class Error(Schema, kw_only=True):
     model: Annotated[str, says("with NO_WORKER: the model without a worker")] = ""
     task_id: str = ""
     retry_after_ms: Ms = 0
+    waited_for: Waited = UNSET
     reason: Annotated[str, says("for operators: what is wrong with Redis or the database")] = ""
     fields: Annotated[dict[str, str], says("for operators: setting -> what is wrong with it")] = {}
     rate_limited: Annotated[bool, says("with RATE_LIMITED: true")] = False

@@ -146,7 +146,8 @@ async def wait(
     """Submit a task, wait for its end and answer with its body. Raise ApiError, and as `Wait` does."""
     waited = await tasks.wait(request, task, make_view, _show, keep=keep)
     if waited.end.status != "completed":
-        raise task_failed(waited.end.error, waited.task_id, took_ms=sum(waited.took), headers=waited.headers)
+        failure = waited.end.error and waited.end.error.in_words()
+        raise task_failed(failure, waited.task_id, took_ms=sum(waited.took), headers=waited.headers)
     try:
         result = await waited.answer()
     except ResultShapeError as error:
@@ -229,7 +230,7 @@ async def respond(
                 )
             except FailedBeforeStart as failed:
                 came_to_end = True
-                failure = read_error(failed.end.data) if failed.end.type == "error" else None
+                failure = read_error(failed.end.data).in_words() if failed.end.type == "error" else None
                 took_ms = max(event_time(failed.end) - enqueued_ms, 0)
                 replayed = REPLAYED if joined else ()
                 raise task_failed(failure, task_id, took_ms=took_ms, headers=replayed) from None

@@ -222,6 +222,8 @@ class Poll:
                 }
                 if error:
                     answer["retryable"] = error.retryable
+                    if error.waited_for:
+                        answer["waitedFor"] = error.waited_for
             else:
                 answer["cancelledAt"] = ended
         if metadata := record.fields.get("metadata"):

@@ -171,6 +171,8 @@ class Wait:
                         if event.type == "start":
                             started_ms, begun = event_time(event), hub.time()
                     if events and events[-1].terminal:
+                        if end.error and end.error.waited_for not in ("", "model"):
+                            started_ms = 0  # its last worker gave it back
                         ran_ms = round((hub.time() - begun) * 1000) if started_ms else 0
                         began_ms = started_ms or event_time(events[-1])
                         took = Timing(max(began_ms - submitted.enqueued_ms, 0), ran_ms)

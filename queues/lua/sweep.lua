@@ -118,8 +118,13 @@ script('sweep', 'allow-oom', function(ARGV)
     end
     if late or waited or stranded then
       local why = late and timeout or waited and queue_timeout or no_worker
-      local cooldown = late and cooldown_of(t.requested_model or t.model) or 0
-      if cooldown > 0 then why = { rest = busy.rest .. ',"retryAfterMs":' .. whole(cooldown - NOW), code = busy.code } end
+      local cooldown = (late or waited) and cooldown_of(t.requested_model or t.model) or 0
+      if cooldown > 0 then
+        why = late_end({ rest = busy.rest .. ',"retryAfterMs":' .. whole(cooldown - NOW), code = busy.code }, 'cooldown')
+      elseif late or waited then
+        local served = is_offered(t.requested_model or t.model) or permits.is_next(t.model, t.queue)
+        why = late_end(why, served and 'queue' or 'worker')
+      end
       end_waiting(id, t, 'failed', 'error', chains.end_data(id, t, 'failed', why.rest), why.code)
     else
       if t.idempotency then release_name(id, t) end -- no reader has seen its end
@@ -127,16 +132,17 @@ script('sweep', 'allow-oom', function(ARGV)
     end
   end
 
+  local ran = late_end(timeout, 'model')
   local function check_running(id, t, lease_end)
     if t.permit then
       permits.check(id, t, left_unreported, unused)
     elseif passed(t.attempt_deadline) and lease_end > NOW then
-      fail(id, t, timeout, NOW + grace)
+      fail(id, t, ran, NOW + grace)
       request_stop(id, t, 'timeout')
     elseif passed(t.attempt_deadline) then
       release(id, t)
       settle(t, -1, -1, false)
-      fail(id, t, timeout)
+      fail(id, t, ran)
       request_stop(id, t, 'timeout')
     elseif lease_end <= NOW then
       put_back(id, t, 'lease over', 'failed', false, failures, '') -- whose fault it was is not known

@@ -203,6 +203,8 @@ export interface ErrorData extends EventData {
   category: Category;
   retryable: boolean;
   retryAfterMs?: number | null;
+  /** Of a task whose time is over; `model`: it ran. */
+  waitedFor?: "queue" | "worker" | "cooldown" | "model";
   usage?: JsonValue;
   /** Of a chain: where it failed. */
   failedStage?: string;

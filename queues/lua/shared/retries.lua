@@ -14,6 +14,11 @@ local function is_broken(m)
   return at > 0 and why == 'open'
 end
 
+-- The end of a task whose time is over, with what it waited for: 'queue' | 'worker' | 'cooldown' | 'model': a worker had it.
+local function late_end(why, waited_for)
+  return { rest = why.rest .. ',"waitedFor":"' .. waited_for .. '"', code = why.code }
+end
+
 -- Close the books on a running attempt and put its task back to its old place, or end it.
 -- `cause`: 'lost' (the worker is gone), 'failed' (a retry may help), 'falls' (only another model may help), 'declined' (which costs
 -- no try) or 'repair' (which costs none either: its answer is asked for again, with `repair`, the `payload` for that and what it `used`). `begun`: the worker had
@@ -65,7 +70,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, suspicion, he
       call('HSET', key, 'stranded_until', t.stranded_until)
     end
   end
-  if not give_up and passed(t.deadline) then give_up = failures.timeout end
+  if not give_up and passed(t.deadline) then give_up = late_end(failures.timeout, 'model') end
   if give_up then
     if repair then
       settle(t, num(repair.used[1]), num(repair.used[2]), false)

@@ -2,9 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
+from tests.support.pool import OPS
 from tests.support.talk import Talk
+
+from fairlane.streaming.events import WAITED_FOR
 
 pytestmark = pytest.mark.anyio
 
@@ -40,6 +44,47 @@ async def test_a_callers_timeout_on_an_async_task_includes_its_wait(gateway: Sta
         await worker.take()
         body = await talk.reaches(await talk.submit(timeout=300), "failed")
         assert (body["error"], body["code"]) == ("Task timeout", "TOTAL_TIMEOUT")
+
+
+@pytest.mark.parametrize("waited_for", ["queue", "worker", "model"])
+async def test_a_timeout_says_in_every_api_what_the_task_waited_for(gateway: Start, waited_for: str) -> None:
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+    timeout = {"x-fairlane-timeout": "1500"}
+    async with (
+        gateway(min_task_timeout_ms=100, no_worker_grace_ms=0) as talk,
+        talk.worker2(["m"], slots=9) as worker,
+    ):
+        await talk.warm(worker, "m")
+        if waited_for != "model":
+            await talk.served.gateway.scheduler.override("model", "m", {"paused": True}, OPS)
+        calls = [
+            talk.later(talk.http.post(path, json={"model": "m", **body}, headers=timeout))
+            for path, body in (
+                ("/v1/chat/completions", chat),
+                ("/v1/chat/completions", {**chat, "stream": True}),
+                ("/v1/messages", chat),
+                ("/v1/messages", {**chat, "stream": True}),
+                ("/v1/responses", {"input": "hi"}),
+                ("/v1/responses", {"input": "hi", "stream": True}),
+            )
+        ]
+        task_id = await talk.submit(model="m", timeout=1500)
+        call = talk.sync(model="m", timeout=1500)
+        if waited_for == "worker":
+            await talk.waiting(8)
+            await worker.ws.close()
+            await talk.workers(0)
+        native = await call
+        assert native.json()["error"] == "Task timeout"
+        assert native.json()["waitedFor"] == waited_for
+        ran = int(native.headers["x-fairlane-ran-ms"])
+        assert (ran > 0) == (waited_for == "model")
+        poll = await talk.reaches(task_id, "failed")
+        assert (poll["error"], poll["waitedFor"]) == ("Task timeout", waited_for)
+        async with talk.events(f"/api/task/{task_id}/events") as reader:
+            assert (await reader.rest())[-1].data["waitedFor"] == waited_for
+        for call in calls:
+            assert f"Task timeout: {WAITED_FOR[waited_for]}" in (await call).text
 
 
 async def test_a_stream_that_runs_out_of_time_ends_with_its_error(gateway: Start) -> None:

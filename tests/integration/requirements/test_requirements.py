@@ -119,6 +119,7 @@ async def test_r2_2_the_caller_of_a_late_task_gets_500_and_task_timeout(shared_g
             "error": "Task timeout",
             "code": "TOTAL_TIMEOUT",
             "category": "timeout_or_capacity",
+            "waitedFor": "model",
             "taskId": task["taskId"],
         }
 

@@ -312,6 +312,8 @@ async def test_a_task_whose_time_ends_before_the_cooldown_fails_immediately_with
         assert later["retryAfterMs"] > 3_500_000
         body = await waiting.error("MODEL_TOO_BUSY")
         assert body["retryAfterMs"] > 3_500_000
+        assert body["waitedFor"] == "cooldown"
+        assert (await waiting.response()).headers["x-fairlane-ran-ms"] == "0"
         await worker.expect("resultAck")
         await worker.nothing_more()
 

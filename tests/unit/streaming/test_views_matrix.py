@@ -7,6 +7,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from streaming_logs import INFO, TASK, Log, fold, frames, read
 
+from fairlane.streaming.events import Failure
 from fairlane.streaming.views import ChatBodyView, ChatStreamView, NativeStreamView, ResultView
 
 CHAT_RESULT = {
@@ -126,7 +127,7 @@ def test_an_error_ends_every_surface_with_its_code(output: list[str]) -> None:
         }
     ]
     result = fold(ResultView(INFO), log.events)
-    assert (result.status, result.error) == ("failed", ("Too long", "CONTEXT_LENGTH", False))
+    assert (result.status, result.error) == ("failed", Failure("Too long", "CONTEXT_LENGTH", False))
     assert (result.choices()[0].content or b'""') == json.dumps("".join(output)).encode()
     last = frames(read(NativeStreamView(INFO), log.events))[-1]
     assert (last.event, last.json["code"], "result" in last.json) == ("error", "CONTEXT_LENGTH", False)
