@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fairlane.streaming.jsontext import EMPTY_STRING, NULL, items, join_object, members
-from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, finish_of, others
+from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, others
 from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
 
 _ROLE = b'"delta":{"role":"assistant","content":""}'
@@ -60,9 +60,6 @@ class ChatBodyView(OpenAIBodyView):
 
     object_name = b"chat.completion"
     id_prefix = b"chatcmpl-"
-
-    def _unsaid_finish(self, choice: Choice) -> bytes:
-        return finish_of(calls_tools=bool(choice.tool_calls))
 
     def _content(self, choice: Choice) -> tuple[str, bytes]:
         return "message", _message(choice)

@@ -320,13 +320,9 @@ class OpenAIBodyView(ResultView, ABC):
         return [
             ("index", b"%d" % choice.index),
             self._content(choice),
-            ("finish_reason", choice.finish or self.default_finish or self._unsaid_finish(choice)),
+            ("finish_reason", choice.finish or self.default_finish or finish_of(bool(choice.tool_calls))),
             *others.items(),
         ]
-
-    def _unsaid_finish(self, choice: Choice) -> bytes:  # noqa: ARG002
-        """The finish reason where the worker said none."""
-        return finish_of(calls_tools=False)
 
     @abstractmethod
     def _content(self, choice: Choice) -> tuple[str, bytes]:

@@ -49,7 +49,6 @@ SEED = int(os.environ.get("FAIRLANE_SEED", "1"))
 TASK = "0191f0aa-1111-8222-8333-444455556666"
 INFO = TaskInfo(TASK, "m", 1_763_690_000, "openaiLike")
 ECHO = b'{"reasoning":{"effort":null,"summary":null}}'
-PAYLOAD = b'{"model":"m","messages":[]}'
 REASONS = {
     "stop": ["stop", "stop", "eos", "eos_token", "end_turn", "STOP"],
     "length": ["length", "length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_length"],
@@ -495,8 +494,8 @@ def passes_on(body: bytes) -> Any:
     return handler
 
 
-async def log_of(handler: Any, rng: random.Random, *, stream: bool) -> list[Event]:
-    """The log of a task that this handler runs; without an end where the task is tried again."""
+async def log_of(handler: Any, rng: random.Random, *, stream: bool, choices: int = 1) -> list[Event]:
+    """The log of a task that asks for these choices and that this handler runs; without an end where the task is tried again."""
     effects: Any = Effects()
     writer: Any = Writer()
     worker = Worker("w", "w", 2, ["m"], 1, send=lambda _: None, close=lambda *_: None)
@@ -505,9 +504,10 @@ async def log_of(handler: Any, rng: random.Random, *, stream: bool) -> list[Even
     )  # fmt: skip
     attempt = Attempt(effects, grant, worker, writer)
     writer.add("start", ev.compose(TASK, 1, b'"attempt":1,%b' % ev.fragment_start("m", "q")))
-    attempt.send(PAYLOAD)
+    payload = b'{"model":"m","messages":[],"n":%d}' % choices
+    attempt.send(payload)
     attempt.acknowledged()
-    task = Task(task_id=TASK, type="openaiLike", model="m", payload_bytes=PAYLOAD, stream=stream)
+    task = Task(task_id=TASK, type="openaiLike", model="m", payload_bytes=payload, stream=stream)
     result = TaskResult(task_id=TASK, attempt=1)
     try:
         async for item in handler(task, Context(task, deadline=None)):
@@ -842,7 +842,7 @@ async def test_every_api_says_the_same_of_an_answer(count: int) -> None:
                 server.body = json.dumps(whole(rng, answer)).encode()
             handler = passes_on(server.body) if kind == "own whole answer" else adapter
             try:
-                events = await log_of(handler, rng, stream=asked)
+                events = await log_of(handler, rng, stream=asked, choices=len(answer.choices))
                 check(events, answer)
                 estimates.add(chat_body(json.loads(fold(ChatBodyView(INFO), events).body()))[0]["usage"])
             except (AssertionError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:

@@ -72,8 +72,8 @@ def anthropic_error(kind: str, message: str = "no") -> dict[str, Any]:
 GEMINI_USAGE = {
     "promptTokenCount": 30,
     "cachedContentTokenCount": 20,
-    "candidatesTokenCount": 4,
-    "toolUsePromptTokenCount": 2,
+    "candidatesTokenCount": 4.0,
+    "toolUsePromptTokenCount": "2",
     "thoughtsTokenCount": 5,
     "totalTokenCount": 41,
 }

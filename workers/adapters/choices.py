@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from fairlane.workers.adapters.lenient import encoded
+from fairlane.workers.adapters.lenient import count, encoded
 from fairlane.workers.protocol import Delta
 from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.values import Usage
@@ -136,11 +136,9 @@ def _call(call: Any) -> dict[str, Any]:
 
 
 def usage_of(members: Any) -> Usage | None:
-    """Return an upstream's `usage` by OpenAI's names, its own further members with it; None where it says nothing."""
-    if not isinstance(members, dict) or not members:
+    """Return an upstream's `usage` by OpenAI's names, its own further members with it; None where it says nothing or too much."""
+    if not isinstance(members, dict) or not members or len(bytes(encoded(members))) > MAX_USAGE:
         return None
-    if len(bytes(encoded(members))) > MAX_USAGE:
-        raise ValueError(f"usage has more than {MAX_USAGE} bytes")
     details = dict(members)
     prompt = _count(details, "prompt_tokens", "input_tokens")
     completion = _count(details, "completion_tokens", "output_tokens")
@@ -154,13 +152,5 @@ def usage_of(members: Any) -> Usage | None:
 
 
 def _count(members: dict[str, Any], *names: str) -> int | None:
-    """Return a count by one of its names; some servers write 7.0, or "7"."""
-    for name in names:
-        value = members.get(name)
-        if (isinstance(value, str) and value.isascii() and value.isdigit()) or (
-            isinstance(value, float) and value.is_integer()
-        ):
-            value = int(value)
-        if isinstance(value, int) and value >= 0:
-            return value
-    return None
+    """Return a count by one of its names."""
+    return next((found for name in names if (found := count(members.get(name))) is not None), None)

@@ -23,8 +23,10 @@ Retryable is what another try can fix: the gateway makes it, three in all. 409 i
 lock that was not free, 520 to 524 because Cloudflare says so of a server that it cannot reach, or that is late; 501 and 505 are
 answers that do not change.
 
-The pause that an upstream asks for (`retry-after-ms`, `Retry-After`, Google's `RetryInfo`) goes with its failure. One that says
-that there were too many requests, and not for how long, is left alone for a second.
+The pause that an upstream asks for goes with its failure: one in a header (`retry-after-ms`, `Retry-After`), or, as a body may
+quote the request, one in the body (Google's `RetryInfo`) of a failure for too many requests, for a quota, or of a server (5xx). A
+failure that blames the request has none. One that says that there were too many requests, and not for how long, is left alone for
+a second.
 """
 
 import re
@@ -32,15 +34,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
-import msgspec
 
-from fairlane.workers.adapters.lenient import NotJsonError, lenient
+from fairlane.workers.adapters.lenient import NotJsonError, encoded, lenient, number
 from fairlane.workers.sdk.errors import TaskError, shorten
 
 BUSY_STATUSES = frozenset({425, 429, 503, 529})
 TIMEOUT_STATUSES = frozenset({408, 504, 522, 524})
 RETRY_STATUSES = frozenset({409, 500, 502, 520, 521, 523})
 """Also accidents that another try can fix."""
+BLAMES_REQUEST = frozenset({"BAD_REQUEST", "CONTEXT_LENGTH", "CONTENT_FILTERED"})
 DEFAULT_PAUSE_S = 1.0
 """After a 429 that names no time."""
 
@@ -261,10 +263,13 @@ def _failure(
     no_model = code == "BAD_REQUEST" and not misdirected and (status == 404 or said.names & _MODEL_CODES)
     if no_model and not asked.callers_choice:
         code = "UPSTREAM_ERROR"
+    if code in BLAMES_REQUEST:
+        pause_s = None
+    elif pause_s is None and (code in ("MODEL_TOO_BUSY", "UPSTREAM_QUOTA") or (status or 0) >= 500):
+        pause_s = said.pause_s
     too_many = status == 429 or (
         status is None and (said.names & _RATE_CODES or _RATE_SENTENCES.search(said.message))
     )
-    pause_s = said.pause_s if pause_s is None else pause_s
     if pause_s is None and retryable and too_many:
         pause_s = DEFAULT_PAUSE_S
     message = said.message.replace(asked.secret, "***") if asked.secret else said.message
@@ -331,7 +336,10 @@ def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
 
 def _never_fits(message: str) -> bool:
     found = _ABOVE_LIMIT.search(message)
-    return found is not None and int(found[2].replace(",", "")) > int(found[1].replace(",", ""))
+    if found is None:
+        return False
+    limit, requested = (number(digits.replace(",", "")) for digits in found.groups())
+    return limit is not None and requested is not None and requested > limit
 
 
 def _misdirected(said: UpstreamError, status: int | None) -> bool:
@@ -357,7 +365,7 @@ def _from_value(value: Any) -> UpstreamError:
     told = [value, *(level.get(name) for level in levels for name in _MESSAGES)]
     message = next((text for text in told if text and not isinstance(text, dict)), "")
     if not isinstance(message, str):
-        message = msgspec.json.encode(message).decode()
+        message = bytes(encoded(message)).decode()
     names = [
         level.get(name) for level in levels for name in (*_CODES, "type", "error_type", "param", "error")
     ]
@@ -371,10 +379,10 @@ def _from_value(value: Any) -> UpstreamError:
     names += [one.get("reason") for one in listed]
     pauses = [pause for one in listed if (pause := _pause(one.get("retryDelay"))) is not None]
     pauses += [
-        level[name] * unit
+        pause * unit
         for level in levels
         for name, unit in _PAUSES.items()
-        if isinstance(level.get(name), int | float)
+        if (pause := number(level.get(name))) is not None
     ]
     if not pauses and (found := _PAUSE.search(message)):
         pauses.append(float(found[1]) * (0.001 if found[2].lower() == "ms" else 1.0))

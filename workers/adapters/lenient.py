@@ -7,6 +7,8 @@ import msgspec
 from msgspec import Raw
 
 LARGE = 1 << 20
+MAX_DIGITS = 1000
+MAX_NUMBER = 10**15
 SUBJECTS = frozenset({"input", "messages", "prompt"})
 MAX_PARTS = 250_000
 """In a large text: at least as many as the objects that it would become."""
@@ -18,12 +20,30 @@ class NotJsonError(ValueError):
 
 def lenient(raw: bytes) -> Any:
     """Return the value of JSON that may have invalid UTF-8, control characters or halves of surrogate pairs in its texts (the
-    halves stay), NaN or Infinity (None), or a byte order mark. Raise NotJsonError."""
+    halves stay), NaN, Infinity or a whole number of more than MAX_DIGITS (None), or a byte order mark. Raise NotJsonError."""
     text = raw.decode(errors="replace").removeprefix("\ufeff")
     try:
-        return json.loads(text, strict=False, parse_constant=lambda _: None)
+        return json.loads(text, strict=False, parse_constant=lambda _: None, parse_int=_whole_number)
     except ValueError as error:
         raise NotJsonError(str(error)) from error
+
+
+def _whole_number(digits: str) -> int | None:
+    return int(digits) if len(digits) <= MAX_DIGITS else None
+
+
+def number(value: Any) -> int | float | None:
+    """Return a number from 0 to below MAX_NUMBER, also one that a text has (servers write `7.0`, and `"7"`); None for any other
+    value."""
+    if isinstance(value, str) and len(value) <= MAX_DIGITS and value.isascii() and value.isdigit():
+        value = int(value)
+    return value if isinstance(value, int | float) and 0 <= value < MAX_NUMBER else None
+
+
+def count(value: Any) -> int | None:
+    """Return a `number` that is whole, as an integer."""
+    found = number(value)
+    return int(found) if found is not None and found == int(found) else None
 
 
 def check_size(raw: bytes, max_parts: int = MAX_PARTS) -> None:
@@ -43,11 +63,6 @@ def encoded(value: Any) -> Raw:
 def joined(text: str) -> str:
     """Return a text whose halves of surrogate pairs are joined; one without its other half becomes U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def is_null(raw: Raw) -> bool:
-    """Return whether a member is absent or null."""
-    return bytes(raw) == b"null"
 
 
 def given_members(members: dict[str, Raw]) -> dict[str, Raw]:

@@ -283,6 +283,8 @@ REFUSALS: list[tuple[int, Any, str, bool]] = [
     (400, body(), "BAD_REQUEST", False),
     (404, body(code="model_not_found"), "UPSTREAM_ERROR", False),
     (404, body("The model `x` was not found", type="not_found_error"), "UPSTREAM_ERROR", False),
+    (429, body("Limit 1, Requested " + "9" * 5000), "MODEL_TOO_BUSY", True),
+    (422, '{"detail":[{"loc":[],"msg":"\\ud800"}]}', "BAD_REQUEST", False),
     *((404, answer, "UPSTREAM_ERROR", False) for answer in NO_SUCH_PATH),
     (413, body(), "BAD_REQUEST", False),
     (422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, "BAD_REQUEST", False),
@@ -317,7 +319,8 @@ async def test_a_refusal_becomes_this_failure(status: int, answer: Any, code: st
         await run(adapter(), task({}))
     error = caught.value
     assert (error.code, error.retryable, error.http_status) == (code, retryable, status)
-    assert error.retry_after_ms == 7000
+    blames_request = code in ("BAD_REQUEST", "CONTEXT_LENGTH", "CONTENT_FILTERED")
+    assert error.retry_after_ms == (None if blames_request else 7000)
     assert str(status) in error.message
     assert error.message.startswith("The worker's base URL may be wrong") is (
         answer in NO_SUCH_PATH and status == 404
@@ -384,6 +387,14 @@ async def test_an_upstream_is_asked_for_its_models_to_see_whether_it_works(answe
         (httpx2.Response(429, headers={"Retry-After": "soon"}), 1000),
         (httpx2.Response(429, json=body(code="insufficient_quota")), None),
         (httpx2.Response(503), None),
+        (httpx2.Response(503, json=body("try again in 2.5s")), 2500),
+        (httpx2.Response(400, json=body("'try again in 9s' is no role")), None),
+        (httpx2.Response(413, json=body(retry_after=9)), None),
+        (httpx2.Response(404, json=body("no model 'try again in 9s'", code="model_not_found")), None),
+        (httpx2.Response(429, content=b'{"error":"no","retry_after":1e400}'), 1000),
+        (httpx2.Response(429, content=b'{"error":"no","retry_after":' + b"9" * 400 + b"}"), 1000),
+        (httpx2.Response(429, content=b'{"error":"no","retry_after":' + b"9" * 5000 + b"}"), 1000),
+        (httpx2.Response(200, content=b'{"error":"too many requests","retry_after":1e400}'), 1000),
         (httpx2.Response(503, headers={"Retry-After": "2"}), 2000),
         (sse({"error": {"message": "later", "code": 429}}), 1000),
         (sse({"error": {"message": "later", "type": "rate_limit_error"}}), 1000),

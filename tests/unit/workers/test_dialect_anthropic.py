@@ -382,7 +382,7 @@ def test_usage_is_replaced_by_later_counts_and_known_from_the_start() -> None:
     events = anthropic_events([{"type": "text", "text": "abc"}])
     _, one = read(events[0])
     assert one.usage == Usage(33, 1, {**one.usage.details}) if one.usage else False
-    later = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 50, "input_tokens": 11}}
+    later = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 50.0, "input_tokens": "11"}}
     one.read(msgspec.json.encode(later))
     assert one.usage is not None
     assert (one.usage.input_tokens, one.usage.output_tokens) == (34, 50)
@@ -396,7 +396,6 @@ def test_usage_is_replaced_by_later_counts_and_known_from_the_start() -> None:
         b"\xff",
         b'{"type":"content_block_delta","index":3,"delta":{"type":"text_delta","text":"x"}}',
         b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":5}}',
-        b'{"type":"message_start","message":{"usage":{"output_tokens":"many"}}}',
     ],
 )
 def test_a_bad_event_is_unreadable(event: bytes) -> None:

@@ -252,7 +252,6 @@ def test_a_whole_answer_is_a_completion() -> None:
     assert (message["content"], message["reasoning_content"]) == ("Grüße 🙂", "hm, so")
     assert message["tool_calls"] == [
         {
-            "id": "call_t1_0_0",
             "type": "function",
             "function": {"name": "f", "arguments": '{"a":[1]}'},
             "extra_content": {"google": {"thought_signature": "sig"}},

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from fairlane.workers.adapters.lenient import given_members, is_null
+from fairlane.workers.adapters.lenient import given_members
 from fairlane.workers.adapters.quirks import ALLOW, Quirks, adapt
 from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.values import Usage
@@ -249,7 +249,7 @@ def read_chat(
         raise TaskError("BAD_REQUEST", f"The payload is not a chat request: {error}") from error
     for number, message in enumerate(chat.messages):
         for name in ("function_call", "audio"):
-            if not is_null(getattr(message, name)):
+            if bytes(getattr(message, name)) != b"null":
                 raise refused(f"messages[{number}]: {name!r} cannot be said to {provider}; leave it out")
     if chat.logprobs or chat.top_logprobs:
         raise refused(f"{provider} returns no log probabilities; leave logprobs out")
@@ -289,7 +289,7 @@ def image_url(part: Part, place: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Members of an answer that are known before it: the prefix of ids of tool calls, the model, and the time (s since 1970)."""
+    """Members of an answer that are known before it: the task in its id, the model, and the time (s since 1970)."""
 
     task_id: str
     model: str
@@ -297,11 +297,12 @@ class Head:
 
 
 def calls_delta(
-    index: int, call_id: str, name: str, arguments: str, more: dict[str, Any] | None = None
+    index: int, call_id: str | None, name: str, arguments: str, more: dict[str, Any] | None = None
 ) -> Raw:
-    """The `tool_calls` of a delta that begins a call."""
+    """The `tool_calls` of a delta that begins a call. The log makes an id that is missing."""
     function = {"name": name, "arguments": arguments}
-    call = {"index": index, "id": call_id, "type": "function", "function": function, **(more or {})}
+    named = {"id": call_id} if call_id else {}
+    call = {"index": index, **named, "type": "function", "function": function, **(more or {})}
     return Raw(msgspec.json.encode([call]))
 
 

@@ -5,43 +5,48 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from fairlane.workers.adapters.choices import MAX_CHOICES, read_message, usage_of
+from fairlane.workers.adapters.choices import MAX_CHOICES, REASONS, finish_of, read_message, usage_of
 from fairlane.workers.adapters.dialects.base import Output
 from fairlane.workers.adapters.dialects.chat import Head
 from fairlane.workers.adapters.dialects.normal import TEXTS, NormalReader
 from fairlane.workers.adapters.failures import UpstreamSaid, is_error
-from fairlane.workers.adapters.lenient import check_size, encoded, lenient, without_nulls
-from fairlane.workers.sdk.values import Delta, Result
+from fairlane.workers.adapters.lenient import check_size, encoded, lenient
+from fairlane.workers.sdk.values import Delta
 
 _OF_THE_ANSWER = ("id", "system_fingerprint", "service_tier")
 _AT_END = ("timings", "citations", "search_results")
 """Members of the answer that may grow with each chunk: the speed of llama.cpp, and sources."""
 _MADE = frozenset({"object", "choices", "usage"})
 """Members of a whole answer that are made."""
+_CHANGED = frozenset({"delta", "response", "usage", "error"})
+_RENAMED = frozenset({"reasoning", "thinking", "reasoning_text", "logprobs"})
+"""Members of a choice, and of its message, that stand elsewhere in the normal form."""
 _chunk = msgspec.json.Decoder().decode
 
 
 class OpenAIReader(NormalReader):
-    """Reads chat completions, or completions if it `completes`. `legacy`: the client asked for a `function_call`."""
+    """Reads chat completions, or completions if it `completes`. `legacy`: the client asked for a `function_call`.
+    `choices`: how many it asked for, if that is known; one by itself has the index 0 (Foundry Local counts its tokens there)."""
 
-    def __init__(self, head: Head, *, completes: bool = False, legacy: bool = False) -> None:
+    def __init__(
+        self, head: Head, *, completes: bool = False, legacy: bool = False, choices: int | None = None
+    ) -> None:
         super().__init__(head)
         self._completes = completes
         self._legacy = legacy
         self._body: dict[str, Any] = {}
+        self._one = choices == 1
+        self._wanted = choices or 1
+        self._whole: bytes | None = None
+        self._normal = False
+        """Whether it is a whole answer that is in the normal form."""
 
     def whole(self, body: bytes) -> list[Output]:
-        """Return an answer that is in the normal form as it came, else the one that is made of its output. Raise as `Reader`."""
-        output = super().whole(body)
-        if output and not self._lenient and isinstance(result := output[-1], Result):
-            made = msgspec.json.decode(result.value)
-            alike = [
-                without_nulls(answer)
-                for answer in (self._body, {name: made.get(name) for name in self._body})
-            ]
-            if len({msgspec.json.encode(answer, order="sorted") for answer in alike}) == 1:
-                output[-1] = Result(Raw(body))
-        return output
+        self._whole = body
+        return super().whole(body)
+
+    def _result(self, body: bytes, deltas: list[Delta]) -> Raw:
+        return Raw(body) if self._normal else super()._result(body, deltas)
 
     def _read(self, event: bytes) -> list[Delta]:
         check_size(event, self._max_parts)
@@ -69,16 +74,58 @@ class OpenAIReader(NormalReader):
             return []
         if type(choices) is not list or len(choices) > MAX_CHOICES:
             raise ValueError(f"choices are not a list of at most {MAX_CHOICES}")
+        self._normal = event is self._whole and self._is_normal(chunk)
+        if self._normal:
+            self._has_answer = True
+            return []
         deltas: list[Delta] = []
         for place, choice in enumerate(choices):
-            self._read_choice(deltas, place, choice)
+            self._read_choice(deltas, place, choice, alone=self._one and len(choices) == 1)
         return deltas
 
-    def _read_choice(self, deltas: list[Delta], place: int, choice: Any) -> None:
+    def _is_normal(self, answer: dict[str, Any]) -> bool:
+        """Return whether a whole answer says nothing otherwise than the normal form does."""
+        kind, usage = "text_completion" if self._completes else "chat.completion", self.usage
+        counted = usage is None or None not in (usage.input_tokens, usage.output_tokens)
+        return (
+            not self._lenient
+            and answer.get("object") in (None, kind)
+            and counted
+            and encoded(answer.get("usage")) == encoded(usage and usage.details)
+            and all(self._is_normal_choice(place, choice) for place, choice in enumerate(answer["choices"]))
+        )
+
+    def _is_normal_choice(self, place: int, choice: Any) -> bool:
+        if type(choice) is not dict or type(choice.get("index")) is not int or choice["index"] != place:
+            return False
+        given, message = _given(choice), choice.get("message")
+        reason = choice.get("finish_reason")
+        if given & _CHANGED or type(reason) is not str or reason not in REASONS:
+            return False
+        if self._completes:
+            return (
+                "message" not in given and type(choice.get("text")) is str and finish_of(reason, ()) == reason
+            )
+        if "text" in given or type(message) is not dict or message.get("role") != "assistant":
+            return False
+        said = _given(message) - {"role"}
+        texts = [message[name] for name in ("content", "reasoning_content", "refusal") if name in said]
+        return (
+            bool(said)
+            and not said & _RENAMED
+            and ("function_call" not in said or self._legacy)
+            and ("reasoning_details" not in said or "reasoning_content" in said)
+            and all(type(text) is str for text in texts)
+            and ((len(said) == 1 and "content" in said) or "" not in [message[name] for name in said])
+            and ("tool_calls" not in said or _are_normal_calls(message["tool_calls"]))
+            and finish_of(reason, said) == reason
+        )
+
+    def _read_choice(self, deltas: list[Delta], place: int, choice: Any, *, alone: bool) -> None:
         if type(choice) is not dict:
             raise ValueError("a choice is not an object")
         index = choice.get("index")
-        delta = Delta(index=place if index is None else index)
+        delta = Delta(index=place if index is None or alone else index)
         if type(delta.index) is not int:
             raise ValueError("a choice with an index that is not a number")
         extra: dict[str, Any] = {}
@@ -87,6 +134,8 @@ class OpenAIReader(NormalReader):
             if value is None or value == [] or name in ("index", "message", "response"):
                 continue
             if name == "delta":
+                if value == "":
+                    continue
                 unknown = read_message(delta, value, legacy=self._legacy)
                 if "tool_calls" in unknown:
                     self._take_calls(delta, unknown)
@@ -142,3 +191,18 @@ class OpenAIReader(NormalReader):
             for choice in answer["choices"]:
                 choice["text"] = choice.pop("message")["content"] or ""
         return answer
+
+
+def _given(members: dict[str, Any]) -> set[str]:
+    return {name for name, value in members.items() if value is not None and value != []}
+
+
+def _are_normal_calls(calls: Any) -> bool:
+    return type(calls) is list and all(
+        type(call) is dict
+        and call.get("index") is None
+        and type(function := call.get("function")) is dict
+        and type(function.get("arguments")) is str
+        and function["arguments"] != ""
+        for call in calls
+    )

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from fairlane.workers.adapters.choices import MAX_CHOICES, REASONS, finish_of
 from fairlane.workers.adapters.dialects.base import Output, Reader
@@ -73,6 +73,8 @@ class NormalReader(Reader):
         self._max_parts = MAX_PARTS
         self._choices: dict[int, ChoiceState] = {}
         self._has_answer = False
+        self._wanted = 1
+        """How many choices must have ended where nothing marks the end of the answer."""
         self._about: dict[str, Any] = {}
         """Members of the answer as a whole: its first output has them, as a delta of their own would rule out a retry."""
         self._told = False
@@ -87,9 +89,10 @@ class NormalReader(Reader):
 
     @property
     def complete(self) -> bool:
-        return self._has_answer and (
-            self.done or all(state.reason is not None for state in self._choices.values())
-        )
+        if self.done or not self._has_answer:
+            return self._has_answer
+        ended = [state.reason is not None for state in self._choices.values()]
+        return all(ended) and len(ended) >= self._wanted
 
     def read(self, event: bytes) -> list[Delta]:
         if not event.startswith(b"{"):
@@ -127,8 +130,12 @@ class NormalReader(Reader):
         self.done = True
         if not self.complete:
             return []
-        result = Result(encoded(self.folded([*deltas, *self.end()])))
+        result = Result(self._result(body, deltas))
         return [result] if self.usage is None else [self.usage, result]
+
+    def _result(self, body: bytes, deltas: list[Delta]) -> Raw:  # noqa: ARG002
+        """Return a complete answer in the normal form."""
+        return encoded(self.folded([*deltas, *self.end()]))
 
     def end(self) -> list[Delta]:
         deltas: list[Delta] = []

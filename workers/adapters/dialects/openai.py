@@ -14,6 +14,7 @@ from fairlane.workers.adapters.dialects.chunks import OpenAIReader
 from fairlane.workers.adapters.dialects.media import PATHS as MEDIA_PATHS
 from fairlane.workers.adapters.dialects.media import ObjectReader, media_call
 from fairlane.workers.adapters.fields import sent_on
+from fairlane.workers.adapters.lenient import count
 from fairlane.workers.adapters.quirks import OMIT, Quirks, adapt
 from fairlane.workers.sdk import Task, TaskError
 
@@ -67,8 +68,21 @@ class OpenAIDialect:
         reader: Reader = ObjectReader("data")
         if task.type != "openaiEmbedding":
             completes, legacy = task.type == "openaiCompletion", "functions" in members
-            reader = OpenAIReader(Head(task.task_id, model, int(now)), completes=completes, legacy=legacy)
+            head = Head(task.task_id, model, int(now))
+            reader = OpenAIReader(
+                head,
+                completes=completes,
+                legacy=legacy,
+                choices=_choices(body.get("n"), members.get("prompt")),
+            )
         return Call(PATHS[task.type], msgspec.json.encode(body), reader, stream)
+
+
+def _choices(n: Any, prompt: Raw | None) -> int:
+    """Return how many choices a request asks for: of each of its prompts, if it has several."""
+    asked, given = (msgspec.json.decode(raw or b"null") for raw in (n, prompt))
+    several = isinstance(given, list) and given and not isinstance(given[0], int)
+    return (count(asked) or 1) * (len(given) if several else 1)
 
 
 def _with_usage(options: Raw | None) -> dict[str, Any]:

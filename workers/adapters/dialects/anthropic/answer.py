@@ -8,21 +8,13 @@ from fairlane.workers.adapters.choices import MAX_CHOICES
 from fairlane.workers.adapters.dialects.chat import Head, calls_delta, usage_from
 from fairlane.workers.adapters.dialects.normal import NormalReader
 from fairlane.workers.adapters.failures import UpstreamSaid, is_error
-from fairlane.workers.adapters.lenient import encoded, lenient
+from fairlane.workers.adapters.lenient import count, encoded, lenient
 from fairlane.workers.sdk.values import Delta
 
 _SILENT = frozenset({"ping", "message_start", "content_block_start", "content_block_delta", "message_delta"})
+_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 MAX_THINKING = 1024 * 1024
 """Characters of thinking that are kept to be sent back; longer thoughts are shown, but cannot be."""
-
-
-class _Usage(Struct):
-    """Counts so far, each replacing the one before."""
-
-    input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens: int | None = None
 
 
 class _Block(Struct):
@@ -42,7 +34,7 @@ class _Message(Struct):
     content: list[_Block] = []
     stop_reason: str | None = None
     stop_sequence: str | None = None
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 class _Delta(Struct):
@@ -61,7 +53,7 @@ class _Event(Struct):
     message: _Message | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 class _Open:
@@ -81,7 +73,8 @@ class AnthropicReader(NormalReader):
 
     def __init__(self, head: Head) -> None:
         super().__init__(head)
-        self._counts = _Usage()
+        self._counts = dict.fromkeys(_COUNTS, 0)
+        """So far, each replacing the one before."""
         self._open: dict[int, _Open] = {}
         self._calls = 0
 
@@ -177,15 +170,10 @@ class AnthropicReader(NormalReader):
             extra = {} if sequence is None else {"stop_reason": sequence}
             self._say(deltas, Delta(), extra, reason)
 
-    def _count(self, usage: _Usage | None) -> None:
-        if usage is None:
-            return
-        for name in _Usage.__struct_fields__:
-            if (count := getattr(usage, name)) is not None:
-                setattr(self._counts, name, count)
-        counts = self._counts
-        cached, written = counts.cache_read_input_tokens or 0, counts.cache_creation_input_tokens or 0
-        prompt = (counts.input_tokens or 0) + cached + written
-        self.usage = usage_from(
-            prompt, counts.output_tokens or 0, cached=cached, cache_creation_tokens=written
-        )
+    def _count(self, usage: Any) -> None:
+        if isinstance(usage, dict):
+            self._counts |= {name: told for name in _COUNTS if (told := count(usage.get(name))) is not None}
+            given, cached, written, output = self._counts.values()
+            self.usage = usage_from(
+                given + cached + written, output, cached=cached, cache_creation_tokens=written
+            )

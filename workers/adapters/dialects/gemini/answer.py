@@ -9,9 +9,14 @@ from fairlane.workers.adapters.choices import MAX_CHOICES
 from fairlane.workers.adapters.dialects.chat import Head, calls_delta, usage_from
 from fairlane.workers.adapters.dialects.normal import NormalReader
 from fairlane.workers.adapters.failures import UpstreamSaid, is_error
-from fairlane.workers.adapters.lenient import encoded, lenient
+from fairlane.workers.adapters.lenient import count, encoded, lenient
 from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.values import Delta
+
+_COUNTS = (
+    *("promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount"),
+    *("thoughtsTokenCount", "cachedContentTokenCount"),
+)
 
 
 class _Said(Struct, rename="camel"):
@@ -52,18 +57,10 @@ class _Feedback(_Said):
     block_reason: str | None = None
 
 
-class _Counts(_Said):
-    prompt_token_count: int | None = None
-    cached_content_token_count: int | None = None
-    candidates_token_count: int | None = None
-    tool_use_prompt_token_count: int | None = None
-    thoughts_token_count: int | None = None
-
-
 class _Event(_Said):
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None
-    usage_metadata: _Counts | None = None
+    usage_metadata: Any = None
     response_id: str | None = None
     model_version: str | None = None
 
@@ -118,9 +115,8 @@ class GeminiReader(NormalReader):
             self._calls[index] += 1
             call = part.function_call
             more = {"extra_content": {"google": {"thought_signature": signature}}} if signature else None
-            call_id = call.id or f"call_{self._head.task_id}_{index}_{at}"
             arguments = bytes(encoded(call.args or {})).decode()
-            delta = Delta(index=index, tool_calls=calls_delta(at, call_id, call.name, arguments, more))
+            delta = Delta(index=index, tool_calls=calls_delta(at, call.id, call.name, arguments, more))
         else:
             if signature:
                 self._signatures[index] = signature
@@ -133,14 +129,7 @@ class GeminiReader(NormalReader):
                 extra["delta"] = {"images": [image]}
         self._say(deltas, delta, extra)
 
-    def _count(self, counts: _Counts | None) -> None:
-        if counts is None:
-            return
-        prompt = (counts.prompt_token_count or 0) + (counts.tool_use_prompt_token_count or 0)
-        thoughts = counts.thoughts_token_count or 0
-        self.usage = usage_from(
-            prompt,
-            (counts.candidates_token_count or 0) + thoughts,
-            cached=counts.cached_content_token_count or 0,
-            reasoning=thoughts,
-        )
+    def _count(self, usage: Any) -> None:
+        if isinstance(usage, dict):
+            prompt, tools, output, thoughts, cached = (count(usage.get(name)) or 0 for name in _COUNTS)
+            self.usage = usage_from(prompt + tools, output + thoughts, cached=cached, reasoning=thoughts)
