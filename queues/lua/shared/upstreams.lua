@@ -1,5 +1,5 @@
--- Upstreams: the servers behind a model's workers, each with a breaker and a hold of its own. A worker names its upstream; those that name
--- none share one, ''. What happens through workers of every model (the line of '*') is not counted: names are for callers to choose.
+-- Upstreams: the servers behind a model's workers, each with a breaker and a hold of its own. A worker names its upstream, and a name is
+-- one of the worker's token; the workers that name none, or have no token of their own, share ''. What happens through workers of every model (the line of '*') is not counted: names are for callers to choose.
 --
 -- A breaker is closed, open, or half-open. Closed, the outcomes of attempts are remembered from a failure on, for a window of time;
 -- where enough of them are failures, and half of all, it opens: nothing of the model starts through the upstream for a while. When

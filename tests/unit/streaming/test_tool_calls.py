@@ -11,7 +11,7 @@ TASK = "0191f0aa-1111-8222-8333-444455556666"
 MADE = "call_0191f0aa111182228333444455556666"
 
 
-def piece(index: Any, call_id: Any, name: Any, arguments: Any = None) -> dict[str, Any]:
+def piece(index: Any, call_id: Any, name: Any = None, arguments: Any = None) -> dict[str, Any]:
     """A call delta without those of its members that are None."""
     function = {"name": name, "arguments": arguments}
     call = {
@@ -22,11 +22,11 @@ def piece(index: Any, call_id: Any, name: Any, arguments: Any = None) -> dict[st
     return {key: value for key, value in call.items() if value is not None}
 
 
-def told(*pieces: Any, choice: int = 0) -> list[tuple[str, str, str]]:
+def told(*pieces: Any) -> list[tuple[str, str, str]]:
     """Id, name and arguments of the calls that these pieces make up, each in a delta of its own; a client reads them by index."""
-    deltas, calls = CallDeltas(TASK, choice), {}
-    for one in pieces:
-        for delta in json.loads(deltas.normal(json.dumps([one]).encode()) or b"[]"):
+    deltas, calls = CallDeltas(TASK, 0), {}
+    for listed in (*(deltas.normal(json.dumps([one]).encode()) for one in pieces), deltas.end()):
+        for delta in json.loads(listed or b"[]"):
             index, function = delta["index"], delta["function"]
             if index not in calls:
                 assert (index, delta["type"]) == (len(calls), "function")
@@ -97,6 +97,36 @@ NO = None
                 [("a", "f", "{}"), (MADE + "1", "g", "{}"), (MADE + "2", "g", "{}")],
             ),
             ("a late name", [(0, "a", NO, ""), (0, NO, "f", ""), (0, NO, NO, "{}")], [("a", "f", "{}")]),
+            (
+                "another id in each piece",
+                [(0, "a", "f", ""), (0, "b", NO, "{"), (0, "c", NO, "}"), (0, "d", "g", "{}")],
+                [("a", "f", "{}"), ("d", "g", "{}")],
+            ),
+            (
+                "a new id, and its name later",
+                [(0, "a", "f", "{}"), (0, "b"), (0, "b", "g", "{}")],
+                [("a", "f", "{}"), ("b", "g", "{}")],
+            ),
+            (
+                "a name once more, without arguments",
+                [(0, NO, "f", '{"a":1}'), (0, NO, "f", "")],
+                [(MADE + "0", "f", '{"a":1}')],
+            ),
+            (
+                "the same, and arguments of another call",
+                [(NO, NO, "f", '{"a":1}'), (NO, NO, "f", ""), (NO, NO, NO, "{"), (NO, NO, NO, "}")],
+                [(MADE + "0", "f", '{"a":1}'), (MADE + "1", "f", "{}")],
+            ),
+            (
+                "an empty object first",
+                [(0, "a", "f", "{}"), (1, "b", "g", "{}"), (0, "a", NO, '{"a'), (0, "a", NO, '":1}')],
+                [("a", "f", '{"a":1}'), ("b", "g", "{}")],
+            ),
+            (
+                "a name behind arguments",
+                [(0, "a", NO, '{"a"'), (0, NO, NO, ":1"), (0, NO, "f", NO), (0, NO, NO, "}")],
+                [("a", "f", '{"a":1}')],
+            ),
             ("no name at all", [(NO, NO, NO, "{}")], [(MADE + "0", "", "{}")]),
             ("nothing", [(0, "a", "", ""), (NO, NO, NO)], []),
             ("an id that is a number", [(NO, 7, "f", "{}"), (NO, NO, NO, "x")], [("7", "f", "{}x")]),
@@ -115,6 +145,11 @@ def test_a_whole_list_in_one_delta_reads_like_its_pieces() -> None:
     calls = [piece(None, None, "weather", {"city": city}) for city in ("Paris", "Rome")]
     listed = json.loads(CallDeltas(TASK, 1).normal(json.dumps(calls).encode()) or b"")
     assert [(call["index"], call["id"]) for call in listed] == [(0, MADE + "400"), (1, MADE + "401")]
+
+
+def test_an_id_that_is_made_has_at_most_40_characters() -> None:
+    made = json.loads(CallDeltas(TASK, 1023).normal(json.dumps([piece(None, None, "f")]).encode()) or b"")
+    assert made[0]["id"] == "call_" + (MADE + "ffc00")[-35:]
 
 
 def test_a_choice_has_at_most_1024_calls() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from fairlane.streaming.views.usage import Counts
-from fairlane.workers.server.tasks.usage_bounds import HIDDEN_INPUT, HIDDEN_OUTPUT, usage_bounds
+from fairlane.workers.server.tasks.usage_bounds import HIDDEN_INPUT, HIDDEN_OUTPUT, Request
 
 CHAT = b'{"messages":[{"role":"user","content":"hi"}]}'
 SHORT = b'{"messages":[{"role":"user","content":"hi"}],"max_tokens":10}'
@@ -12,8 +12,8 @@ LIE = 10**9
 
 
 def corrected(payload: bytes, task_type: str, counts: Counts, said: int, seen: int | None = None) -> Counts:
-    bounds = usage_bounds(payload, task_type)
-    return bounds.without_gifts(bounds.limited(counts, said if seen is None else seen), said)
+    request = Request(task_type, len(payload), payload)
+    return request.without_gifts(request.limited(counts, said if seen is None else seen), said)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,9 @@ def corrected(payload: bytes, task_type: str, counts: Counts, said: int, seen: i
         (SHORT, "openaiLike", Counts(9, 10), 45),
         (SHORT, "openaiLike", Counts(9, 3000), 12_000),  # the server ignores the maximum
         (SHORT[:-1] + b',"n":4}', "openaiLike", Counts(9, 40), 2),
+        (CHAT[:-1] + b',"max_output_tokens":1}', "openaiLike", Counts(9, 900), 40),  # of another API
+        (CHAT[:-1] + b',"max_tokens":1e5}', "openaiLike", Counts(9, 900), 40),
+        (CHAT[:-1] + b',"metadata":{"max_tokens":1}}', "openaiLike", Counts(9, 900), 40),
         (PICTURE, "openaiLike", Counts(16_000, 20), 80),
         (CHAT, "openaiEmbedding", Counts(9, 0), 0),
         (CHAT, "openaiLike", Counts(0, 0), 0),  # a failure without output

@@ -56,6 +56,7 @@ from fairlane.workers.protocol import (
     with_model,
     worker_code,
 )
+from fairlane.workers.sdk import TaskError
 from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.suspects import Candidate, Loss, Suspicion, read_suspicion, suspects
@@ -72,7 +73,7 @@ from fairlane.workers.server.tasks.steps import (
     Requeue,
     Step,
 )
-from fairlane.workers.server.tasks.usage_bounds import MEDIA_INPUT, UsageBounds, usage_bounds
+from fairlane.workers.server.tasks.usage_bounds import MAX_READ, MEDIA_INPUT, Request, is_doubtful
 from fairlane.workers.server.tasks.whole_answers import normal_answer
 from fairlane.workers.tasktypes import MEDIA
 from fairlane.workers.tracing import Span
@@ -167,7 +168,6 @@ class Attempt:
     """
 
     __slots__ = (
-        "_bounds",
         "_calls",
         "_checking",
         "_debug",
@@ -177,8 +177,8 @@ class Attempt:
         "_last_usage",
         "_last_wrote",
         "_made",
-        "_payload_bytes",
         "_rejected",
+        "_request",
         "_request_left",
         "_schema",
         "_sent_at",
@@ -232,7 +232,7 @@ class Attempt:
         """How often the end of its stage was reported to the store, which asked for more."""
         self._sent_at: float | None = None
         self._rejected = self._request_left = False
-        self._payload_bytes, self._bounds = 0, UsageBounds()
+        self._request = Request(grant.task_type)
         self._frames = 0
         self._unread_bytes = 0  # that came after its end, while its worker continued
         self._finish_reason: str | None = None
@@ -257,7 +257,7 @@ class Attempt:
         """What it is if its worker is lost now; None if it cannot be tried again."""
         if self._sent_at is None or self.phase not in BEFORE_THE_END or self.writer.has_output:
             return None
-        return Candidate(self.key, self._sent_at, self.phase is Phase.RUNNING, self._payload_bytes)
+        return Candidate(self.key, self._sent_at, self.phase is Phase.RUNNING, self._request.size)
 
     @property
     def silent_since(self) -> float | None:
@@ -281,7 +281,8 @@ class Attempt:
     def send(self, payload: bytes) -> None:
         """Send the task to its worker."""
         grant, worker = self.grant, self.worker
-        self._payload_bytes, self._bounds = len(payload), usage_bounds(payload, grant.task_type)
+        kept = payload if len(payload) <= MAX_READ else b""
+        self._request = Request(grant.task_type, len(payload), kept)
         whole = self._effects.settings.payload_of(grant, payload)
         if whole is None:
             self.fail("ENDPOINT_GONE", "The endpoint is configured no more for this request", retryable=False)
@@ -421,10 +422,16 @@ class Attempt:
             if (normal := calls.normal(tool_calls)) is not None:
                 chunk(index, "tool", normal)
         if delta.finish_reason:
+            self._end_calls(index)
             chunk(index, "finish", delta.finish_reason)
             if index == 0:
                 self._finish_reason = delta.finish_reason
         return None
+
+    def _end_calls(self, index: int) -> None:
+        """Log what is held back of the calls of a choice."""
+        if (calls := self._calls.get(index)) is not None and (held := calls.end()) is not None:
+            self._chunk(index, "tool", held)
 
     @property
     def _chunk(self) -> Callable[[int, str, Any], None]:
@@ -491,9 +498,17 @@ class Attempt:
         if excess:
             self._excess(excess)
             return
+        for index in self._calls:
+            self._end_calls(index)
         if self.grant.task_type == "openaiLike":
             head = Head(self.grant.task_id, self.grant.asked, now_ms() // 1000)
-            message.result = Raw(normal_answer(bytes(message.result), head))
+            try:
+                message.result = Raw(normal_answer(bytes(message.result), head))
+            except TaskError as error:
+                more = (error.retryable, error.message, error.http_status, error.retry_after_ms)
+                message.error_info = ErrorInfo(error.code, *more)
+                self._failed(message, _raw(message.usage))
+                return
         usage, used = _raw(message.usage), self._used(message)
         result = bytes(message.result)
         if used.estimated:
@@ -842,7 +857,7 @@ class Attempt:
             return self._of_media(told)
         embeds = self.grant.task_type == "openaiEmbedding"  # no output but what is written all the same
         said = self._wrote_bytes()
-        if not said and not embeds and self._bounds.is_doubtful(told.output, len(result)):
+        if not said and not embeds and is_doubtful(told.output, len(result)):
             said = sum(map(said_bytes, choices_of_result(result, self.grant.task_id)))
         wrote = _tokens(said)
         if told.input is None and told.output is None:
@@ -891,7 +906,7 @@ class Attempt:
             return Used(0, 0)
         counts = self._bounded(told, said, seen)
         return Used(
-            self._payload_bytes // 4 if counts.input is None else counts.input,
+            self._request.size // 4 if counts.input is None else counts.input,
             wrote if counts.output is None else counts.output,
             -1 if counts.cached is None else counts.cached,
             -1 if counts.reasoning is None else counts.reasoning,
@@ -899,7 +914,7 @@ class Attempt:
         )
 
     def _bounded(self, told: Counts, said: int, seen: int) -> Counts:
-        counts = self._bounds.without_gifts(self._bounds.limited(told, seen), said)
+        counts = self._request.without_gifts(self._request.limited(told, seen), said)
         if counts != told:
             self._effects.usage_corrected(self, told, counts)
         return counts

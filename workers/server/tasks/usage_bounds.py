@@ -4,8 +4,10 @@ A worker can neither charge more than its task may have used, nor give an answer
 read or thought, the bounds are wide, so that honest usage passes: of images, audio, retrieved documents and hidden reasoning.
 """
 
-import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
 
 from fairlane.streaming.views.usage import Counts
 
@@ -19,47 +21,69 @@ STOP_TOKENS = 16
 """Output tokens beyond the maximum of the request: servers differ in whether the last ones count."""
 MAX_BYTES_OF_TOKEN = 32
 """More bytes of text than a token has, on average over an answer."""
+MIN_BYTES_OF_TOKEN = 4
+"""Fewer bytes of a result than it has for each token, as a rule."""
+MAX_READ = 256 * 1024
+"""Bytes of a request that is kept until its attempt ends, to be read if much was used; a larger one may hold anything."""
 _CHAT = frozenset({"openaiLike", "openaiCompletion"})
 _MEDIA = (b'_url"', b'"image', b'"video', b'"input_audio"', b'"file')
-_MAXIMUM = re.compile(rb'"max(?:_completion|_output)?_tokens"\s*:\s*(\d{1,9})')
-_CHOICES = re.compile(rb'"n"\s*:\s*(\d{1,3})')
 
 
-class UsageBounds(NamedTuple):
-    """What one attempt can have used, in tokens."""
+class _Asked(Struct, gc=False):
+    max_completion_tokens: Any = None
+    max_tokens: Any = None
+    n: Any = None
 
-    input: int = MEDIA_INPUT
-    output: int = 0
-    """The maximum that the request sets for all its choices; 0: none."""
-    is_text: bool = False
-    """Whether the output is text, so that it has tokens."""
 
-    def is_doubtful(self, output: int | None, size: int) -> bool:
-        """Return whether the text of a result of this size has to be measured: its output is unknown, very small, or large."""
-        wrote = output or 0
-        return wrote * MAX_BYTES_OF_TOKEN < size or 0 < self.output < wrote
+_asked = msgspec.json.Decoder(_Asked).decode
+
+
+class Request(NamedTuple):
+    """The request of an attempt: its size in bytes, and its `payload` if that is kept."""
+
+    task_type: str
+    size: int = 0
+    payload: bytes = b""
 
     def limited(self, counts: Counts, seen: int) -> Counts:
         """Return the counts, with at most what the attempt can have used. `seen`: bytes of output."""
-        most = max(self.output, seen) + STOP_TOKENS if self.output else seen + HIDDEN_OUTPUT
-        bounds = (self.input, most, self.input, most)
+        read, wrote = self.size + HIDDEN_INPUT, seen + STOP_TOKENS
+        if max(counts.input or 0, counts.cached or 0) > read and self._may_hold_media():
+            read = self.size + MEDIA_INPUT
+        if max(counts.output or 0, counts.reasoning or 0) > wrote:
+            most = self._max_output()
+            wrote = max(wrote, most + STOP_TOKENS) if most else seen + HIDDEN_OUTPUT
+        bounds = (read, wrote, read, wrote)
         return Counts(*(count and min(count, bound) for count, bound in zip(counts, bounds, strict=True)))
 
     def without_gifts(self, counts: Counts, said: int) -> Counts:
         """Return the counts, without those that are too small for `said` bytes of text: they are to be estimated."""
-        if not self.is_text or not said:
+        if self.task_type not in _CHAT or not said:
             return counts
         wrote = None if counts.output is None else counts.output + (counts.reasoning or 0)
         if wrote is not None and wrote * MAX_BYTES_OF_TOKEN < said:
             counts = counts._replace(output=None)
         return counts if counts.input or counts.cached else counts._replace(input=None)
 
+    def _may_hold_media(self) -> bool:
+        known = self.payload and (self.task_type in _CHAT or self.task_type == "openaiEmbedding")
+        return not known or any(map(self.payload.__contains__, _MEDIA))
 
-def usage_bounds(payload: bytes, task_type: str) -> UsageBounds:
-    """Return the bounds of an attempt with this payload. Member names are searched, not parsed: a match elsewhere widens them."""
-    known = task_type in _CHAT or task_type == "openaiEmbedding"
-    hidden = HIDDEN_INPUT if known and not any(map(payload.__contains__, _MEDIA)) else MEDIA_INPUT
-    output = 0
-    if task_type == "openaiLike" and (found := _MAXIMUM.findall(payload)):
-        output = max(map(int, found)) * max(1, *map(int, _CHOICES.findall(payload)), 1)
-    return UsageBounds(len(payload) + hidden, output, task_type in _CHAT)
+    def _max_output(self) -> int:
+        """Return the most tokens of output that it allows for all its choices; 0: it sets no maximum."""
+        if self.task_type != "openaiLike" or not self.payload:
+            return 0
+        try:
+            asked = _asked(self.payload)
+        except msgspec.MsgspecError:  # it is no object
+            return 0
+        most = [value for value in (asked.max_completion_tokens, asked.max_tokens) if value is not None]
+        choices = 1 if asked.n is None else asked.n
+        if any(type(value) is not int or value < 1 for value in (*most, choices)):
+            return 0
+        return max(most, default=0) * choices
+
+
+def is_doubtful(output: int | None, size: int) -> bool:
+    """Return whether the text of a result of this size has to be measured: its output is unknown, very small, or large."""
+    return not size <= (output or 0) * MAX_BYTES_OF_TOKEN <= size * MAX_BYTES_OF_TOKEN // MIN_BYTES_OF_TOKEN
