@@ -44,7 +44,9 @@ def maintenance(attempts: int = 0, readers: int = 0) -> tuple[Maintenance, Any]:
     )
     hub = SimpleNamespace(keeping_alive=lambda _: [f"t{n}" for n in range(readers)])
     slots: Any = SimpleNamespace(pool=made.pool)
-    return Maintenance(made.scheduler, hub, slots, made.attempts, None, None, None, None, None), made  # type: ignore[arg-type]
+    offers = SimpleNamespace(hurry=None)
+    kept = Maintenance(made.scheduler, hub, slots, made.attempts, None, offers, None, None, None)  # type: ignore[arg-type]
+    return kept, made
 
 
 @pytest.mark.parametrize(
