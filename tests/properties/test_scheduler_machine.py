@@ -755,7 +755,7 @@ class Life(RuleBasedStateMachine):
                     "repaired" if repair else self.failure or "gone",
                     cause=cause,
                     begun=begun,
-                    who="w",
+                    suspicion="w" if cause == "lost" else "",
                     hold_ms=hold_ms,
                     repair=repair,
                     unsent=unsent,

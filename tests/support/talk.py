@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
-from tests.support.rawworkers import RawWorker, bearer, worker_v1, worker_v2
+from tests.support.rawworkers import LARGE, RawWorker, bearer, worker_v1, worker_v2
 from tests.support.serving import WORKER_TOKEN, Served, http_client, serving, until
 from tests.support.streams import EventReader, events
 
@@ -51,7 +51,7 @@ class Talk:
     @contextlib.asynccontextmanager
     async def worker2(self, models: list[str], slots: int = 1, **more: Any) -> AsyncIterator[RawWorker]:
         """A registered version 2 worker, another one than those before."""
-        more = {"instance": f"raw-{next(_NUMBERS)}", "slots": slots, **more}
+        more = {"instance": f"raw-{next(_NUMBERS)}", "slots": slots, "limits": LARGE, **more}
         async with worker_v2(self.served.ws, *models, token=WORKER_TOKEN, **more) as worker:
             await self._told()
             yield worker

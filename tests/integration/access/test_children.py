@@ -18,13 +18,8 @@ from tests.support.servers import free_port
 from tests.support.serving import http_client, until
 
 ROOT = Path(__file__).parents[3]
-STARTERS = {
-    "queues/embedded/child.py",
-    "queues/embedded/launcher.py",
-    "queues/embedded/server.py",
-    "gateway/process/supervisor.py",
-}
-"""The files that start processes: `ChildProcess`, what it starts, the look at a server's version, and the supervisor."""
+STARTERS = {"queues/embedded/child.py", "queues/embedded/launcher.py", "queues/embedded/server.py"}
+"""The files that start processes: `ChildProcess`, what it starts, and the look at a server's version."""
 STARTS = {
     "Popen",
     "run",

@@ -70,7 +70,7 @@ def stream_cut_by_the_client(caller: Caller) -> None:
 
 def upgrade_refused(caller: Caller) -> None:
     caller.send(request("GET", "/nowhere", HANDSHAKE))
-    assert b" 403 " in caller.rest()
+    assert b" 426 " in caller.rest()
 
 
 CONNECTIONS = (

@@ -190,13 +190,13 @@ async def test_the_field_of_a_native_body_is_the_header_and_no_part_of_the_paylo
         assert again.json()["taskId"] == first.json()["taskId"]
 
 
-@pytest.mark.parametrize("key", ["", " ", "a b", "é", "x" * 256, "tab\there"])
+@pytest.mark.parametrize("key", [" ", "a b", "é", "x" * 256, "tab\there"])
 async def test_what_is_no_key_is_a_400_that_says_what_is_one(shared_gateway: Start, key: str) -> None:
     async with shared_gateway() as talk:
         refused = await talk.http.post("/api/openai", json={**NATIVE, "idempotencyKey": key})
         assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_REQUEST")
         assert "1 to 255" in refused.json()["error"]
-        if key.strip() == key and key:
+        if key.strip() == key:
             header = [("Idempotency-Key", key.encode("latin-1"))]
             refused = await talk.http.post("/v1/chat/completions", json=CHAT, headers=header)  # type: ignore[arg-type]
             assert refused.status_code == 400

@@ -11,7 +11,7 @@ from tests.support.talk import Talk
 pytestmark = pytest.mark.anyio
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
-BAD = ["a\0b", "a\nb", "\x7f", "a\x85b", "line\u2028line", ""]
+BAD = ["a\0b", "a\nb", "\x7f", "a\x85b", "line\u2028line"]
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -51,15 +51,10 @@ async def test_the_model_inside_a_payload_must_be_covered_by_the_key_too(gateway
             answer = await one.post("/api/tasks", content=body, headers={"Content-Type": "application/json"})
             assert (answer.status_code, answer.json()["code"]) == (404, "MODEL_NOT_FOUND")
             assert "other" in answer.json()["error"]
-        for payload in ({"model": "m1"}, {"model": 5}, {}, [], "other"):
+        for payload in ({"model": "m1"}, {"model": 5}, {"model": ""}, {}, [], "other"):
             assert (await one.post("/api/tasks", json={**task, "payload": payload})).status_code == 202
             await worker.answer(await worker.take(), {})
-        for payload in (
-            {"model": "other"},
-            {"Model": "other"},
-            {"model": "m1", "MODEL": "other"},
-            {"model": ""},
-        ):
+        for payload in ({"model": "other"}, {"Model": "other"}, {"model": "m1", "MODEL": "other"}):
             answer = await anyone.post("/api/tasks", json={**task, "payload": payload})
             assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
             assert "must be the task's model (m1)" in answer.json()["error"]
