@@ -378,6 +378,14 @@ def test_stop_reasons_have_openai_s_names(reason: str, finish: str) -> None:
     )
 
 
+def test_usage_that_cannot_be_read_is_none() -> None:
+    message = json.dumps(anthropic_message([{"type": "text", "text": "a"}], usage={"input_tokens": 77}))
+    for raw in ("9" * 5000, '"many"', "-1", "1e400"):
+        one = reader()
+        assert len(one.whole(message.replace("77", raw).encode())) == 1
+        assert one.usage is None
+
+
 def test_usage_is_replaced_by_later_counts_and_known_from_the_start() -> None:
     events = anthropic_events([{"type": "text", "text": "abc"}])
     _, one = read(events[0])

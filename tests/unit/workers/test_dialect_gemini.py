@@ -274,6 +274,14 @@ def test_a_stream_joins_to_the_whole_answer(cut: int) -> None:
     assert body_of(deltas, one) == whole(gemini_content(PARTS))
 
 
+def test_usage_that_cannot_be_read_is_none() -> None:
+    answer = json.dumps(gemini_content(PARTS, usageMetadata={"promptTokenCount": 77}))
+    for raw in ("9" * 5000, '"many"', "-1", "1e400"):
+        one = reader()
+        assert len(one.whole(answer.replace("77", raw).encode())) == 1
+        assert one.usage is None
+
+
 def test_who_wants_one_call_gets_one() -> None:
     assert len(whole(gemini_content(PARTS), one_call=True)["choices"][0]["message"]["tool_calls"]) == 1
     raw = msgspec.json.encode({"messages": HI, "tools": TOOLS, "parallel_tool_calls": False})

@@ -89,7 +89,7 @@ class OpenAIReader(NormalReader):
         counted = usage is None or None not in (usage.input_tokens, usage.output_tokens)
         return (
             not self._lenient
-            and answer.get("object") in (None, kind)
+            and answer.get("object", kind) == kind
             and counted
             and encoded(answer.get("usage")) == encoded(usage and usage.details)
             and all(self._is_normal_choice(place, choice) for place, choice in enumerate(answer["choices"]))

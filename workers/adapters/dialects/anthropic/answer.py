@@ -73,7 +73,7 @@ class AnthropicReader(NormalReader):
 
     def __init__(self, head: Head) -> None:
         super().__init__(head)
-        self._counts = dict.fromkeys(_COUNTS, 0)
+        self._counts: dict[str, int] = {}
         """So far, each replacing the one before."""
         self._open: dict[int, _Open] = {}
         self._calls = 0
@@ -173,7 +173,8 @@ class AnthropicReader(NormalReader):
     def _count(self, usage: Any) -> None:
         if isinstance(usage, dict):
             self._counts |= {name: told for name in _COUNTS if (told := count(usage.get(name))) is not None}
-            given, cached, written, output = self._counts.values()
+        if "input_tokens" in self._counts:
+            given, cached, written, output = (self._counts.get(name, 0) for name in _COUNTS)
             self.usage = usage_from(
                 given + cached + written, output, cached=cached, cache_creation_tokens=written
             )

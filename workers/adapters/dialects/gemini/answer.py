@@ -130,6 +130,6 @@ class GeminiReader(NormalReader):
         self._say(deltas, delta, extra)
 
     def _count(self, usage: Any) -> None:
-        if isinstance(usage, dict):
+        if isinstance(usage, dict) and count(usage.get("promptTokenCount")) is not None:
             prompt, tools, output, thoughts, cached = (count(usage.get(name)) or 0 for name in _COUNTS)
             self.usage = usage_from(prompt + tools, output + thoughts, cached=cached, reasoning=thoughts)
