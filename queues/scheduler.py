@@ -504,6 +504,7 @@ class Scheduler:
         unsent: bool = False,
         by: str = "",
         grace_ms: int = 0,
+        aside_ms: int = 0,
     ) -> Ended:
         """Give a granted task back to its old place; it may end instead (output was seen, tries used up, no worker left).
 
@@ -515,6 +516,7 @@ class Scheduler:
         `repair`, with the cause of this name: what its worker is given now. What its answer used is charged. It happens once a
         task, and not behind its first output: else the task ends with `end`. `unsent`: no worker has begun it, so it counts in
         no window of its model. `grace_ms`: how long a task with a waiting caller waits if no worker is left.
+        `aside_ms`: how long the task stands aside.
         """
         ends = self._ends
         reply = await self._link.run(
@@ -534,6 +536,7 @@ class Scheduler:
             *(("unsent", b"1") if unsent else ()),
             *(("by", by) if hold_ms else ()),
             *(("grace", grace_ms) if grace_ms else ()),
+            *(("aside", aside_ms) if aside_ms else ()),
         )
         outcome = reply[0].decode()
         if hold_ms and outcome != "stale":

@@ -13,7 +13,7 @@
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
 -- ARGV[15…] names and values of what comes with a cause: of a repair its `payload`, and what was used: `input` and `output`, tokens,
 --          and `more` (records.lua); `unsent`, 1: no worker has begun it, and no request was sent; `grace`: ms for which a task with a waiting
---          caller waits if no worker is left; of a hold `by`: its worker
+--          caller waits if no worker is left; `aside`: ms for which it stands aside; of a hold `by`: its worker
 -- returns  {'queued', when it may start a task (wake_or_note) or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (endings.lua), accounts of tasks that ended with it} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 script('requeue_task', 'allow-oom', function(ARGV)
@@ -37,7 +37,7 @@ script('requeue_task', 'allow-oom', function(ARGV)
     no_worker = { rest = ARGV[11], code = ARGV[12] },
     timeout = { rest = ARGV[13], code = ARGV[14] },
   }
-  local hold, alone_until = tonumber(ARGV[8]), nil
+  local hold, alone_until = tonumber(ARGV[8]), with.aside and NOW + num(with.aside) or nil
   local refused = hold > 0 and call('HINCRBY', keys.task(id), 'throttled', '1') or 0
   if refused > 3 then -- it may be for this task alone: it waits longer each time, and the others are asked for
     alone_until = NOW + math.max(hold, math.min(math.max(hold, 1000) * (refused - 3), 300000))
@@ -46,7 +46,9 @@ script('requeue_task', 'allow-oom', function(ARGV)
   elseif hold > 0 and not (t.upstream and upstreams.hold(t.model, t.upstream, hold, with.by)) then
     upstreams.extend_hold(keys.model(t.model), NOW + hold, with.by)
   end
+  local worker_survived = t.last_lost and not with.unsent and ARGV[5] ~= 'lost'
   if with.unsent then windows.forget(t.model, id, t.epoch) end
+  if worker_survived then call('HDEL', keys.task(id), 'last_lost') end
   local freed = t.model
   local works = repair ~= nil or upstreams.verdict_of(id, ARGV[4])
   if works ~= nil then upstreams.note(t, works, ARGV[4]) end

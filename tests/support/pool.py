@@ -231,8 +231,10 @@ class Pool:
         repair: Repair | None = None,
         unsent: bool = False,
         grace_ms: int = 0,
+        aside_ms: int = 0,
     ) -> Ended:
         more: dict[str, Any] = {"hold_ms": hold_ms, "repair": repair, "unsent": unsent, "grace_ms": grace_ms}
+        more["aside_ms"] = aside_ms
         call = self.scheduler.requeue(
             grant, why, cause=cause, begun=begun, end=end, suspicion=suspicion, **more
         )

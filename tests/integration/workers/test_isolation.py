@@ -169,3 +169,24 @@ async def test_a_large_task_goes_to_the_worker_that_takes_it(
             await large.answer(await large.take(), "there", lastSeq=0)
             assert await answer.ok() == "there"
         await small.nothing_more()
+
+
+async def test_a_suspect_leaves_a_worker_that_is_never_idle_to_the_others(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v2(served.ws, instance="busy", slots=4) as busy:
+        stream = callers.ask(text="long")
+        running = await busy.take()
+        async with worker_v2(served.ws, instance="lost") as lost:
+            suspect = callers.ask(text="suspect")
+            await lost.take()
+            await lost.leave()
+        await until_workers(served, 1)
+        innocent = callers.ask(text="innocent")
+        task = await busy.take()
+        assert "innocent" in json.dumps(task["payload"])
+        await busy.answer(task, "done", lastSeq=0)
+        await busy.answer(running, "done", lastSeq=0)
+        assert await innocent.ok() == await stream.ok() == "done"
+        await busy.answer(await busy.take(), "alone", lastSeq=0)
+        assert await suspect.ok() == "alone"

@@ -300,6 +300,14 @@ def test_grants_of_a_task_say_why_it_is_suspect(world: World) -> None:
         assert pool.requeue(grant, "lost", begun=True, suspicion=suspicion).outcome == "queued"
         (grant,) = pool.take(worker="w2")
         assert grant.last_lost == "of the first"
+    assert pool.requeue(grant, "declined", begun=False, unsent=True, aside_ms=2000).outcome == "queued"
+    assert not pool.take(worker="w2"), "it stands aside"
+    pool.pass_time(3000)
+    (grant,) = pool.take(worker="w2")
+    assert grant.last_lost == "of the first"
+    assert pool.requeue(grant, "declined", begun=False).outcome == "queued"
+    (grant,) = pool.take(worker="w2")
+    assert grant.last_lost == "", "its worker has survived it"
     assert pool.requeue(grant, "lost", begun=True).outcome == "ended", "its tries are used up"
     assert pool.code("a") == "WORKER_LOST"
 

@@ -28,13 +28,11 @@ MAX_SENT_AWAY = 1000
 """Tasks remembered that no worker here could run, with how often they arrived."""
 MAX_REFUSALS = 5
 """Times that a task is brought to other replicas because no worker here supports it; then that is assumed of all."""
-HELD_S = 30.0
+HELD_S = 2.0
 """How long a suspect waits until a worker is idle; meanwhile its worker gets nothing else."""
+ASIDE_MS = 10_000
+"""For how long it stands aside if none was: then it is granted again, as often as a task may be."""
 LOOK_S = 1.0
-NEVER_IDLE = (
-    f"Worker disconnected while it ran this task, and for {HELD_S:.0f} s no other worker was idle to try it alone: the task may "
-    "be the cause"
-)
 UNTAKEN = {
     Mismatch.TYPE: "No connected worker takes tasks of type {type}",
     Mismatch.SIZE: "The task is too large for the connected workers: its message has {size} bytes, and they take at most {most}. "
@@ -165,7 +163,7 @@ class Assigner:
             self.release_held(attempt.worker)
 
     def _look_for_idle_worker(self, attempt: Attempt) -> None:
-        """Move a suspect that is held back to an idle worker, or end it if there was none for too long."""
+        """Move a suspect that is held back to an idle worker, or let it stand aside if there was none."""
         grant, worker = attempt.grant, attempt.worker
         if attempt not in worker.held or attempt.phase is not Phase.SENT:
             return
@@ -176,7 +174,7 @@ class Assigner:
             self._effects.reassigned(attempt)
             self._begin(grant, other)
         elif self._pool.time() - attempt.granted_at > HELD_S:
-            attempt.fail("WORKER_LOST", NEVER_IDLE, retryable=False)
+            attempt.decline("no worker is idle", aside_ms=ASIDE_MS)
         else:
             self._loop.call_later(LOOK_S, self._look_for_idle_worker, attempt)
 

@@ -641,10 +641,11 @@ class Attempt:
             self.decline(message.reason)
         return None
 
-    def decline(self, why: str) -> None:
-        """Requeue the task at its old place, at no cost. A task that no worker takes, again and again, ends eventually."""
+    def decline(self, why: str, *, aside_ms: int = 0) -> None:
+        """Requeue the task at its old place, at no cost, `aside_ms` from now. A task that no worker takes, again and again, ends
+        eventually."""
         if self.phase in BEFORE_THE_END:
-            self._requeue(why, "declined", NO_WORKER)
+            self._requeue(why, "declined", NO_WORKER, aside_ms=aside_ms)
 
     def fail(
         self,
@@ -818,6 +819,7 @@ class Attempt:
         blameless: bool = False,
         repair: Repair | None = None,
         suspicion: Suspicion | None = None,
+        aside_ms: int = 0,
     ) -> None:
         unsent, lost = self._sent_at is None or self._rejected, cause == "lost"
         begun = not unsent if lost else self.phase is Phase.RUNNING and cause not in ("declined", "repair")
@@ -826,7 +828,10 @@ class Attempt:
         grace_ms = self._effects.settings.lost_grace_ms if lost and self.worker.version >= 2 else 0
         suspected = suspicion.packed() if suspicion else ""
         self._effects.apply(
-            self, Requeue(why, cause, begun, end, hold_ms, blameless, repair, unsent, suspected, grace_ms)
+            self,
+            Requeue(
+                why, cause, begun, end, hold_ms, blameless, repair, unsent, suspected, grace_ms, aside_ms
+            ),
         )
 
     def _release(self, used: Used | None = None) -> None:

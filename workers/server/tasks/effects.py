@@ -366,6 +366,7 @@ class AttemptEffects:
                 repair=step.repair,
                 unsent=step.unsent,
                 grace_ms=step.grace_ms,
+                aside_ms=step.aside_ms,
                 by=f"{worker.name}, token {worker.key_id}" if worker else "",
             )
         )

@@ -58,7 +58,7 @@ class Requeue(NamedTuple):
 
     `hold_ms`: no task of its model begins for this long. `blameless`: the worker has done its work. `repair`: the request for a
     repair. `unsent`: no part of the request has left. `suspicion`: if its worker was lost, as the record keeps it. `grace_ms`:
-    how long the task waits for a worker if none is left.
+    how long the task waits for a worker if none is left. `aside_ms`: how long it stands aside.
     """
 
     why: str
@@ -71,6 +71,7 @@ class Requeue(NamedTuple):
     unsent: bool = False
     suspicion: str = ""
     grace_ms: int = 0
+    aside_ms: int = 0
 
 
 class Release(NamedTuple):
