@@ -45,7 +45,7 @@ async def test_a_caller_who_waits_is_told_the_stage_and_the_results_so_far(gatew
         answer = await call
         told = answer.json()
         assert (answer.status_code, told["code"], told["failedStage"]) == (500, "BAD_REQUEST", "match")
-        assert told["results"] == {"summary": SUMMARY}
+        assert told["results"]["summary"]["choices"][0]["message"] == SUMMARY["choices"][0]["message"]
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

@@ -71,6 +71,7 @@ async def test_the_model_is_told_its_answer_and_what_was_wrong_with_it(shared_ga
         assert body["usage"] == {
             "prompt_tokens": 20,
             "completion_tokens": 10,
+            "total_tokens": 30,
             "repaired": {"prompt_tokens": 10, "completion_tokens": 5},
         }
 
@@ -122,7 +123,10 @@ async def test_an_answer_that_is_wrong_twice_fails_with_the_last_place(gateway: 
         (CHAT, message(BAD)),
         ({**CHAT, "repair": True}, message(BAD, "length")),
         ({**CHAT, "repair": True}, message(None, refusal="I will not.")),
-        ({**CHAT, "repair": True}, {"choices": [*message(BAD)["choices"], *message(GOOD)["choices"]]}),
+        (
+            {**CHAT, "repair": True},
+            {"choices": [*message(BAD)["choices"], {**message(GOOD)["choices"][0], "index": 1}]},
+        ),
         ({**CHAT, "repair": False}, message(BAD)),
         ({**CHAT, "repair": True, "response_format": {"type": "json_object"}}, message("[]")),
     ],
@@ -197,7 +201,8 @@ async def test_another_model_repairs_it_where_its_own_is_gone_or_failed_twice(ga
             task = await second.take()
             await second.answer(task, message(GOOD))
             poll = await talk.reaches(task_id, "completed")
-            assert poll["result"]["usage"] == {"prompt_tokens": 10, "completion_tokens": 5}
+            usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+            assert poll["result"]["usage"] == usage
             assert poll["model"] == "n"
             task_id = await talk.submit(**CHAT, repair=True)
             task = await first.take()

@@ -84,7 +84,9 @@ async def test_every_kind_of_delta_reaches_the_readers(served: Served, callers: 
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch()
         task = await worker.expect("task")
-        call = [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+        call = [
+            {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+        ]
         deltas: list[dict[str, Any]] = [
             {"content": "text"},
             {"reasoning": "why"},
