@@ -118,22 +118,22 @@ class CallDeltas:
     def normal(self, deltas: bytes, *, whole: bool = False) -> bytes | None:
         """Return a list of call deltas in the normal form; None where it says nothing that can be shown yet. `whole`: each is
         another call."""
-        told = []
+        pieces = []
         for number, raw in enumerate(items(deltas) or ()):
             found = members(raw) or {}
             piece = self._piece(found, number if whole else _place(found.get("index")), hold=not whole)
             if piece is not None:
-                told.append(piece)
-        return b"[%b]" % b",".join(told) if told else None
+                pieces.append(piece)
+        return b"[%b]" % b",".join(pieces) if pieces else None
 
     def end(self) -> bytes | None:
         """Return what is held back, in the normal form; None if that is nothing."""
-        told = []
+        pieces = []
         for call in self._calls:
             if call.held:
-                told.append(self._delta(call, {call.kind[1]: Raw(json_string(call.held))}, {}))
+                pieces.append(self._delta(call, {call.kind[1]: Raw(json_string(call.held))}, {}))
                 call.held = None
-        return b"[%b]" % b",".join(told) if told else None
+        return b"[%b]" % b",".join(pieces) if pieces else None
 
     def _piece(self, found: dict[str, Raw], place: int | None, *, hold: bool) -> bytes | None:
         kind, member = ("custom", "input") if "custom" in found else ("function", "arguments")

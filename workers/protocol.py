@@ -290,15 +290,15 @@ def task_frame(
     if version == 1:
         return head + b"}"
     trace = b',"traceparent":"%b"' % traceparent.encode() if traceparent else b""
-    told = b',"tellSent":true' if tell_sent else b""
-    told += b',"user":%b' % encoder.encode(user) if user else b""
+    more = b',"tellSent":true' if tell_sent else b""
+    more += b',"user":%b' % encoder.encode(user) if user else b""
     return head + b',"attempt":%d,"model":%b,"stream":%b,"timeoutMs":%d%b%b}' % (
         attempt,
         encoder.encode(model),
         b"true" if stream else b"false",
         timeout_ms,
         trace,
-        told,
+        more,
     )
 
 

@@ -79,24 +79,26 @@ def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
     picked = _pick(raw, result, None)
     if picked is None:
         return Counts()
-    _, found, told = picked
-    return _counts(found, told)
+    _, found, reported = picked
+    return _counts(found, reported)
 
 
-def estimated_usage(counts: tuple[int, int], told: bytes | None = None) -> bytes:
-    """A usage object of the gateway's own count, marked as such; `told` is an object of the worker's that lacks one of them."""
-    pairs = [(name, bytes(value)) for name, value in (members(told) or {}).items() if name not in COUNT_NAMES]
+def estimated_usage(counts: tuple[int, int], reported: bytes | None = None) -> bytes:
+    """Return the gateway's own count as a usage object, marked so; `reported`: the worker's, which lacks a count."""
+    pairs = [
+        (name, bytes(value)) for name, value in (members(reported) or {}).items() if name not in COUNT_NAMES
+    ]
     own = (("inputTokens", counts[0]), ("outputTokens", counts[1]))
     return join_object([*pairs, *((name, b"%d" % count) for name, count in own), ("estimated", b"true")])
 
 
-def usage_of_both(told: bytes, before: tuple[int, int, int, int], *, estimated: bool = False) -> bytes:
+def usage_of_both(reported: bytes, before: tuple[int, int, int, int], *, estimated: bool = False) -> bytes:
     """A usage object that counts another answer's tokens, too: of input, output, cached and reasoning (-1: unknown); `estimated`:
     these are the gateway's own count.
 
     It keeps the names that it has; `repaired` says what the other answer used of it.
     """
-    found = members(told) or {}
+    found = members(reported) or {}
     read, wrote, cached, reasoning = (max(count, 0) for count in before)
     read_name = next((name for name in _INPUT if name in found), "inputTokens")
     wrote_name = next((name for name in _OUTPUT if name in found), "outputTokens")
@@ -145,8 +147,8 @@ def openai_usage(raw: bytes | None, result: bytes | None = None, latest: bytes |
     picked = _pick(raw, result, latest)
     if picked is None or picked[2] == (None, None):
         return None
-    _, found, told = picked
-    prompt, completion = told[0] or 0, told[1] or 0
+    _, found, reported = picked
+    prompt, completion = reported[0] or 0, reported[1] or 0
     total = max(_first(found, _TOTAL) or 0, prompt + completion)
     pairs = [
         ("prompt_tokens", b"%d" % prompt),
@@ -170,8 +172,8 @@ def anthropic_usage(
     picked = _pick(raw, result, latest)
     if picked is None:
         return {"input_tokens": 0, "output_tokens": 0}
-    _, found, told = picked
-    counts = _counts(found, told)
+    _, found, reported = picked
+    counts = _counts(found, reported)
     cached, written = counts.cached or 0, _detail(found, _WRITTEN, _INPUT_DETAILS, _WRITTEN[0]) or 0
     fresh = counts.input or 0
     if not (_ANTHROPIC_CACHE & found.keys()) or _ALL_INPUT & found.keys():
@@ -197,8 +199,8 @@ def responses_usage(
     picked = _pick(raw, result, latest)
     if picked is None or picked[2] == (None, None):
         return None
-    _, found, told = picked
-    counts = _counts(found, told)
+    _, found, reported = picked
+    counts = _counts(found, reported)
     cached, written = counts.cached or 0, _detail(found, _WRITTEN, _INPUT_DETAILS, _WRITTEN[0]) or 0
     read, wrote = counts.input or 0, counts.output or 0
     if _ANTHROPIC_CACHE & found.keys() and not _ALL_INPUT & found.keys():
@@ -220,10 +222,10 @@ def with_usage(
 ) -> bytes:
     """An object of OpenAI's as it is, or with this usage, in the form that `draw` gives it, if it has none."""
     found = members(body) or {}
-    if kind_of(found.get("usage")) or (told := draw(usage)) is None:
+    if kind_of(found.get("usage")) or (reported := draw(usage)) is None:
         return body
     return join_object(
-        [*((name, bytes(value)) for name, value in found.items() if name != "usage"), ("usage", told)]
+        [*((name, bytes(value)) for name, value in found.items() if name != "usage"), ("usage", reported)]
     )
 
 
@@ -243,10 +245,10 @@ def _pick(
     return empty
 
 
-def _counts(found: dict[str, msgspec.Raw], told: tuple[int | None, int | None]) -> Counts:
+def _counts(found: dict[str, msgspec.Raw], reported: tuple[int | None, int | None]) -> Counts:
     """The counts of a usage object whose input and output are known."""
     return Counts(
-        *told,
+        *reported,
         _detail(found, _CACHED, _INPUT_DETAILS, "cached_tokens"),
         _detail(found, _REASONING, _OUTPUT_DETAILS, "reasoning_tokens"),
     )

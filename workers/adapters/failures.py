@@ -362,8 +362,8 @@ def _from_value(value: Any) -> UpstreamError:
             break
         else:
             value = value[0]
-    told = [value, *(level.get(name) for level in levels for name in _MESSAGES)]
-    message = next((text for text in told if text and not isinstance(text, dict)), "")
+    messages = [value, *(level.get(name) for level in levels for name in _MESSAGES)]
+    message = next((text for text in messages if text and not isinstance(text, dict)), "")
     if not isinstance(message, str):
         message = bytes(encoded(message)).decode()
     names = [

@@ -138,10 +138,12 @@ def _check_part(part: _Members, place: str, quirks: Quirks) -> None:
             raise _refused(
                 f"{place}.file_id", "is a file of the provider's account; send the data itself", "file_id"
             )
-    if kind.endswith("_url"):
-        raw = inner.get(kind, {}).get("url", part.get(kind, b"null"))
+    for name in {kind, *part}:  # servers infer the type of a part that has none
+        raw = inner.get(name, {}).get("url", part.get(name, b"null"))
+        if not name.endswith("_url") or (name != kind and bytes(raw) == b"null"):
+            continue
         if not (_text.decode(raw) or "")[:8].lower().startswith(_WEB):
-            raise _refused(f"{place}.{kind}", "is neither a data URL nor one of the web", "")
+            raise _refused(f"{place}.{name}", "is neither a data URL nor one of the web", "")
 
 
 def _kind(found: _Members) -> str:

@@ -19,12 +19,12 @@ def read_models(body: bytes) -> dict[str, ModelInfo]:
     except (msgspec.DecodeError, RecursionError):
         return {}
     rows = lists.get("data", lists.get("models"))
-    told = {}
+    models = {}
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict) and isinstance(name := row.get("id", row.get("name")), str):
             with contextlib.suppress(msgspec.ValidationError):
-                told[name.removeprefix("models/")] = msgspec.convert(_info(row), ModelInfo)
-    return told
+                models[name.removeprefix("models/")] = msgspec.convert(_info(row), ModelInfo)
+    return models
 
 
 def _info(row: dict[str, Any]) -> dict[str, Any]:

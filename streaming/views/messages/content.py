@@ -24,9 +24,9 @@ vLLM's name and by SGLang's."""
 _MAX_ID = 256
 
 
-def own_id(told: bytes | None) -> bytes | None:
+def own_id(reported: bytes | None) -> bytes | None:
     """The upstream's id of the message, if it is one of Anthropic's."""
-    found = string_or_none(told)
+    found = string_or_none(reported)
     return (
         one_line(found)
         if found is not None and found.startswith(b'"msg_') and len(found) <= _MAX_ID
@@ -35,12 +35,12 @@ def own_id(told: bytes | None) -> bytes | None:
 
 
 def why_ended(
-    finish: bytes | None, told: Mapping[str, bytes], *, called: bool, refused: bool
+    finish: bytes | None, reported: Mapping[str, bytes], *, called: bool, refused: bool
 ) -> tuple[bytes, bytes]:
     """`stop_reason` and `stop_sequence`: as an upstream of Anthropic's said it, else by the finish reason. Calls of tools
     are the reason also if the server says `stop`."""
-    sequence = string_or_none(told.get("stop_reason")) or string_or_none(told.get("matched_stop"))
-    own = _said(told.get("native_finish_reason"))
+    sequence = string_or_none(reported.get("stop_reason")) or string_or_none(reported.get("matched_stop"))
+    own = _said(reported.get("native_finish_reason"))
     reason = own if own in OWN_REASONS else STOP_REASONS.get(_said(finish) or "stop", "end_turn")
     if reason == "end_turn":
         reason = "tool_use" if called else "refusal" if refused else "stop_sequence" if sequence else reason

@@ -201,6 +201,8 @@ CHAT_REJECTED: dict[str, Any] = {name: {name: ["x"]} for name in REJECTED.split(
             {"type": "image_url", "file_id": "file-1", "image_url": {"url": "https://x.test"}},
             {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
             {"type": "image_url", "image_url": "/etc/passwd"},
+            {"image_url": {"url": "file:///etc/passwd"}},
+            {"type": "text", "text": "a", "image_url": "file:///etc/passwd"},
             {"type": "video_url", "video_url": {"url": "file-1"}},
             {"type": "image_embeds", "image_embeds": "gAAA"},
         )

@@ -287,7 +287,7 @@ class Attempt:
         if whole is None:
             self.fail("ENDPOINT_GONE", "The endpoint is configured no more for this request", retryable=False)
             return
-        told = with_model(whole, grant.asked) if grant.model_omitted else whole
+        received = with_model(whole, grant.asked) if grant.model_omitted else whole
         if grant.answer:
             self._schema = schema_of(grant.answer, payload)
             self._made = ResultView(TaskInfo(grant.task_id, grant.asked, 0, grant.task_type))
@@ -298,7 +298,7 @@ class Attempt:
         frame = task_frame(
             grant.task_type,
             grant.task_id,
-            told,
+            received,
             version=worker.version,
             attempt=grant.epoch,
             model=grant.asked,
@@ -318,7 +318,7 @@ class Attempt:
         worker.send(frame)
         if self._effects.settings.debug_events:
             # (what an operator adds to a request to an endpoint is not for its caller)
-            shown = (told if whole is payload else payload) if len(told) <= MAX_DEBUG_BYTES else None
+            shown = (received if whole is payload else payload) if len(received) <= MAX_DEBUG_BYTES else None
             self._debug = fragment_debug("the worker got this payload", shown)
             if self.phase is Phase.RUNNING:
                 self._log_debug()
@@ -530,8 +530,8 @@ class Attempt:
         if not self.writer.fits(len(end.fragment)):
             self._too_large(end.used)
         elif self._schema is not None and self._made is not None:
-            told = result == b"null"
-            choices = self._made.choices() if told else choices_of_result(result, self.grant.task_id)
+            in_chunks = result == b"null"
+            choices = self._made.choices() if in_chunks else choices_of_result(result, self.grant.task_id)
             self._check(end, self._schema, choices, usage)
         else:
             self._finish(end)
@@ -857,19 +857,19 @@ class Attempt:
         """Return the tokens used: from the worker, else from its result, else from its progress and the output since, else
         estimated from all output until it stopped."""
         result = bytes(message.result)
-        told = normalise_usage(_raw(message.usage), result)
+        reported = normalise_usage(_raw(message.usage), result)
         if self.grant.task_type in MEDIA:
-            return self._of_media(told)
+            return self._of_media(reported)
         embeds = self.grant.task_type == "openaiEmbedding"  # no output but what is written all the same
         said = self._wrote_bytes()
-        if not said and not embeds and is_doubtful(told.output, len(result)):
+        if not said and not embeds and is_doubtful(reported.output, len(result)):
             said = sum(map(said_bytes, choices_of_result(result, self.grant.task_id)))
         wrote = _tokens(said)
-        if told.input is None and told.output is None:
+        if reported.input is None and reported.output is None:
             return self._as_told(wrote)
-        if embeds and told.output is None:
-            told = told._replace(output=wrote)
-        return self._completed(told, wrote, said, said or len(result))
+        if embeds and reported.output is None:
+            reported = reported._replace(output=wrote)
+        return self._completed(reported, wrote, said, said or len(result))
 
     def _estimate(self) -> Used:
         """Return the tokens used so far: from the last progress and the output since, else estimated."""
@@ -877,11 +877,11 @@ class Attempt:
 
     def _as_told(self, wrote: int) -> Used:
         """Return the usage from the progress, plus the output after it."""
-        told = normalise_usage(self._last_usage)
+        reported = normalise_usage(self._last_usage)
         if self.grant.task_type in MEDIA:
-            return self._of_media(told)
-        since = 0 if told.output is None else max(wrote - self._last_wrote, 0)
-        used = self._completed(told, wrote, 0, self._wrote_bytes())
+            return self._of_media(reported)
+        since = 0 if reported.output is None else max(wrote - self._last_wrote, 0)
+        used = self._completed(reported, wrote, 0, self._wrote_bytes())
         return used._replace(output=used.output + since, estimated=True) if since else used
 
     def _wrote(self) -> int:
@@ -895,33 +895,33 @@ class Attempt:
         calls = sum(calls.said_bytes for calls in self._calls.values())
         return self.writer.text_bytes + calls + self._unread_bytes
 
-    def _of_media(self, told: Counts) -> Used:
+    def _of_media(self, reported: Counts) -> Used:
         """Return the reported usage: the tokens of audio or an image cannot be estimated."""
-        if told.input is None and told.output is None:
-            told = normalise_usage(self._last_usage)
-        if told.input is None and told.output is None:
+        if reported.input is None and reported.output is None:
+            reported = normalise_usage(self._last_usage)
+        if reported.input is None and reported.output is None:
             return Used()
-        counts = self._bounded(told, 0, MEDIA_INPUT)
+        counts = self._bounded(reported, 0, MEDIA_INPUT)
         return Used(counts.input or 0, counts.output or 0, -1 if counts.cached is None else counts.cached)
 
-    def _completed(self, told: Counts, wrote: int, said: int, seen: int) -> Used:
+    def _completed(self, reported: Counts, wrote: int, said: int, seen: int) -> Used:
         """Return the reported usage within its bounds, with estimates of the input and of the output (`wrote`) where they are
         missing. `said`: bytes of text, `seen`: the most bytes of output. Endpoints have no tokens."""
         if is_reserved(self.grant.model):
             return Used(0, 0)
-        counts = self._bounded(told, said, seen)
+        counts = self._bounded(reported, said, seen)
         return Used(
             self._request.size // 4 if counts.input is None else counts.input,
             wrote if counts.output is None else counts.output,
             -1 if counts.cached is None else counts.cached,
             -1 if counts.reasoning is None else counts.reasoning,
-            counts != told or counts.input is None or counts.output is None,
+            counts != reported or counts.input is None or counts.output is None,
         )
 
-    def _bounded(self, told: Counts, said: int, seen: int) -> Counts:
-        counts = self._request.without_gifts(self._request.limited(told, seen), said)
-        if counts != told:
-            self._effects.usage_corrected(self, told, counts)
+    def _bounded(self, reported: Counts, said: int, seen: int) -> Counts:
+        counts = self._request.without_gifts(self._request.limited(reported, seen), said)
+        if counts != reported:
+            self._effects.usage_corrected(self, reported, counts)
         return counts
 
 
