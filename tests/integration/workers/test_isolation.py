@@ -50,7 +50,10 @@ async def rejects_late(worker: RawWorker, task: dict[str, Any]) -> None:
 
 
 class Strangers:
-    """Workers written by strangers: each serves all that it gets at a time, and does `act` on a task that says "poison"."""
+    """Workers written by strangers: each serves all that it gets at a time, and does `act` on a task that says "poison".
+
+    They acknowledge tasks in the order in which they read them, so the first one without an acknowledgement is the cause.
+    """
 
     def __init__(self, act: Act) -> None:
         self._act = act
@@ -70,11 +73,11 @@ class Strangers:
                             self.poisoned.append(instance)
                             await self._act(worker, frame)
                         else:
+                            await worker.ack(frame)
                             self._streams.add(asyncio.create_task(self._stream(worker, frame)))
 
     async def _stream(self, worker: RawWorker, task: dict[str, Any]) -> None:
         with contextlib.suppress(websockets.ConnectionClosed):
-            await worker.ack(task)
             for seq in range(1, 4):
                 await worker.chunk(task, f"{seq}", seq)
                 await asyncio.sleep(0.1)
