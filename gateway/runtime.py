@@ -37,7 +37,7 @@ from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
 from fairlane.gateway.files.backend import storage_of
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.lifecycle import Component, Lifecycle
-from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
+from fairlane.gateway.metrics.database import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
@@ -316,10 +316,8 @@ class Gateway:
             self.store,
             self.database,
             self.inspector,
-            lambda: current.settings.queues,
-            lambda: current.settings.tuning.outbox_max_entries,
+            current,
             self.dispatcher.congestion,
-            lambda: current.endpoints,
         )
         live = SharedFeed(OverviewFeed(overview, audit, replica, presence, self._about))
         self.balances = BalanceAdmin(records.balances, key_store, current, audit)
@@ -363,12 +361,9 @@ class Gateway:
             self.dispatcher.pool,
             self.dispatcher.attempts,
         )
+        database_gauges = DatabaseSurveyor(self.database, current)
         self.scrape = Scrape(
-            *(siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.effective_limits),
-            self.dispatcher.silences,
-            self.inspector,
-            database=DatabaseSurveyor(self.database),
-            most_file_bytes=lambda: current.settings.files.max_bytes,
+            siblings, self.metrics, self.health, self.dispatcher, self.inspector, database_gauges
         )
 
         breakers = Breakers(replica, self.metrics)

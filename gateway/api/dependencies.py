@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
+from types import UnionType
 from typing import Annotated, Any
 
 import msgspec
@@ -169,7 +170,7 @@ def described(
     summary: str,
     answer: Any = None,
     *,
-    body: type[BaseModel] | None = None,
+    body: type[BaseModel] | UnionType | None = None,
     status: int = 200,
     content: Mapping[str, Any] = {},
     **more: Any,

@@ -1,11 +1,11 @@
 """The operators' calls on tasks, users, workers, queues and models."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import Query, Response
 from fastapi import Request as Framed
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 
 from fairlane.gateway.access import Authorizer
 from fairlane.gateway.accounts.callers import Caller
@@ -25,11 +25,10 @@ from fairlane.gateway.api.queries import MAX_VALUE, Count
 from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, OBJECT, STRING, fields, listed, ref
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.operator.audit import NOBODY
 from fairlane.gateway.operator.bodies import optional
-from fairlane.gateway.operator.breakers import force
+from fairlane.gateway.operator.breakers import BreakerChange, force
 from fairlane.gateway.operator.operator import Operator
-from fairlane.gateway.operator.search import FILTERS, describe
+from fairlane.gateway.operator.search import FILTERS, describe, search
 from fairlane.gateway.operator.settings import ENTRY, PAUSED, changeable, check_name
 from fairlane.queues.chains import chain_of
 from fairlane.queues.clock import now_ms
@@ -38,26 +37,9 @@ from fairlane.queues.rules import Kind as Configured
 from fairlane.queues.tasks import TERMINAL, State
 
 
-def _change(kind: Configured, **more: Any) -> type[BaseModel]:
-    members = optional(ENTRY[kind], changeable(kind)) | {PAUSED: (bool | None, None), **more}
+def _change(kind: Configured) -> type[BaseModel]:
+    members = optional(ENTRY[kind], changeable(kind)) | {PAUSED: (bool | None, None)}
     return create_model(f"{kind.title()}Change", __config__=ConfigDict(extra="forbid"), **members)
-
-
-QueueChange = _change("queue")
-ModelChange = _change(
-    "model",
-    breaker=(
-        Literal["open", "closed", "auto"] | None,
-        Field(
-            None,
-            description="sets a circuit breaker, without other settings; `auto`: the gateway opens and closes it",
-        ),
-    ),
-    upstream=(
-        str,
-        Field("", description="the upstream of the breaker; empty: that of workers without a named one"),
-    ),
-)
 
 
 router = keyed_router("operators")
@@ -152,7 +134,6 @@ async def users(operator: OperatorDep, limit: Annotated[int, Query(ge=1, le=200)
 )
 async def find_tasks(
     operator: OperatorDep,
-    caller: CallerDep,
     status: Annotated[str, Query(json_schema_extra={"enum": [*State, ""]})] = "",
     text: Filter = "",
     user: Filter = "",
@@ -187,7 +168,7 @@ async def find_tasks(
     wanted |= {name: value for name, value in times.items() if value}
     if text:
         wanted["text"] = text.encode().lower().decode()  # letters of ASCII alone, as the script does
-    rows, more = await operator.search(wanted, after, limit, caller.key_id or NOBODY)
+    rows, more = await search(operator.scheduler, wanted, after, limit)
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 
 
@@ -289,7 +270,7 @@ async def drain(operator: OperatorDep, actor: ActorDep, worker_id: str) -> Respo
 
 @router.patch(
     "/api/admin/queues/{name}",
-    **described("admin.queues.update", "Update a queue", SettingsChanged, body=QueueChange),
+    **described("admin.queues.update", "Update a queue", SettingsChanged, body=_change("queue")),
 )
 async def change_queue(
     operator: OperatorDep, actor: ActorDep, body: BodyDep, name: str, check: bool = False
@@ -304,7 +285,9 @@ async def change_queue(
 
 @router.patch(
     "/api/admin/models/{name:path}",
-    **described("admin.models.update", "Update a model", SettingsChanged, body=ModelChange),
+    **described(
+        "admin.models.update", "Update a model", SettingsChanged, body=_change("model") | BreakerChange
+    ),
 )
 async def change_model(
     operator: OperatorDep, actor: ActorDep, body: BodyDep, name: str, check: bool = False

@@ -7,7 +7,7 @@ requests of OpenAI and Anthropic, they list only the members that the gateway re
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from fairlane.gateway.settings.parts import Mode
 from fairlane.queues.tasks import State
@@ -60,9 +60,9 @@ def json_text(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
 
 
-def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of an operator's body, with the models in it where they are used."""
-    schema = model.model_json_schema(ref_template="{model}")
+def body_of(model: Any) -> dict[str, Any]:
+    """Return the schema of a pydantic body, or of a union of bodies, with the models in it where they are used."""
+    schema = TypeAdapter(model).json_schema(ref_template="{model}")
     inlined: dict[str, Any] = _inlined(schema, schema.pop("$defs", {}))
     return inlined
 

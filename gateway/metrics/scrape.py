@@ -1,51 +1,71 @@
-"""The sources of a scrape: the processes of this gateway, Redis, and the database."""
+"""The sources of a scrape: this process, the others of its gateway, Redis, and the database."""
 
-from collections.abc import Callable
+import asyncio
+import importlib
+import os
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from fairlane.gateway.metrics.database_gauges import rows_of
-from fairlane.gateway.metrics.database_survey import DatabaseSurveyor
-from fairlane.gateway.metrics.siblings import Siblings, snapshots_of
-from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
-from fairlane.gateway.metrics.store_gauges import Rows
+from fairlane.gateway.metrics.database import DatabaseSurveyor
+from fairlane.gateway.metrics.gauges import OUTPUT_LIMIT, TASK_SILENCE, Labels
+from fairlane.gateway.metrics.siblings import Siblings, Snapshot, snapshots_of
+from fairlane.gateway.watch.health import Health
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.inspector import StoreInspector, StoreSnapshot
 from fairlane.queues.metrics import Recorder
-from fairlane.workers.server.congestion import ModelLimits
+from fairlane.workers.server.dispatch import Dispatcher
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """`gauges`: current values of this process; `limits`: how long models may be silent; `silences`: how long they have been
-    silent; `most_file_bytes`: the limit of the total size of files."""
+    """Reads all metrics."""
 
     siblings: Siblings
     recorder: Recorder
-    gauges: Callable[[], dict[str, float]]
-    limits: Callable[[], dict[str, ModelLimits]]
-    silences: Callable[[], dict[str, float]]
+    health: Health
+    dispatcher: Dispatcher
     inspector: StoreInspector
     database: DatabaseSurveyor
-    most_file_bytes: Callable[[], int]
 
     def own(self) -> Snapshot:
-        """Return the metrics of this process."""
-        return take_snapshot(
-            self.siblings.index, self.recorder, self.gauges(), self.limits(), self.silences()
+        """Return the metrics of this process. Models that share a label have one limit, and the longest silence."""
+        label = self.recorder.label
+        limits: dict[Labels, float] = {}
+        for model, found in self.dispatcher.congestion.effective_limits().items():
+            for kind, limit in (("first_output", found.first_output_ms), ("silence", found.silence_ms)):
+                if limit is not None:
+                    limits[label(model), kind] = limit / 1000
+        silences = defaultdict[Labels, float](float)
+        for model, silent_s in self.dispatcher.silences().items():
+            silences[label(model),] = max(silent_s, silences[label(model),])
+        values: dict[str, Mapping[Labels, Any]] = {
+            **self.recorder.values,
+            **{name: {(): value} for name, value in self.health.gauges().items()},
+            OUTPUT_LIMIT.name: limits,
+            TASK_SILENCE.name: silences,
+        }
+        rows = {name: list(of_metric.items()) for name, of_metric in values.items()}
+        return Snapshot(self.siblings.index, os.getpid(), rows)
+
+    async def text(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics in a form that the scraper accepts, and its content type. Those of Redis and of the database are
+        missing while they are down."""
+        snapshots, survey, of_database = await asyncio.gather(
+            snapshots_of(self.siblings, self.own()), self._survey(), self.database.recent()
         )
+        labels = {row.model: self.recorder.label(row.model) for row in survey.models} if survey else {}
+        return await asyncio.to_thread(_expose, snapshots, survey, labels.__getitem__, of_database, accept)
 
-    async def snapshots(self) -> list[Snapshot]:
-        """Return the metrics of each process that answers in time."""
-        return await snapshots_of(self.siblings, self.own())
-
-    async def survey(self) -> StoreSnapshot | None:
-        """Return the values in Redis; None while it is unavailable."""
+    async def _survey(self) -> StoreSnapshot | None:
         try:
             return await self.inspector.recent()
         except StoreError:
             return None
 
-    async def of_database(self) -> Rows | None:
-        """Return the values in the database as gauges; None while it is unavailable."""
-        survey = await self.database.recent()
-        return None if survey is None else rows_of(survey, self.most_file_bytes())
+
+def _expose(*args: object) -> tuple[bytes, str]:
+    """Write the metrics, in a thread: its imports and work would hold the event loop for too long."""
+    text: tuple[bytes, str] = importlib.import_module("fairlane.gateway.metrics.exposition").expose(*args)
+    return text

@@ -17,12 +17,22 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from fairlane.gateway.metrics.snapshot import Snapshot
+from fairlane.gateway.metrics.gauges import Labels
 
 log = structlog.get_logger("fairlane.gateway")
 
 PATIENCE_S = 2.0
 """A process that has not answered by then is left out: it has ended, or its event loop is blocked."""
+
+
+class Snapshot(msgspec.Struct):
+    """The metrics of one process, in a form that another process can read: by name, the number of each combination of labels."""
+
+    process: int
+    """Number of the process in its gateway, from 0; a restarted process has the number of its predecessor."""
+    pid: int
+    values: dict[str, list[tuple[Labels, float | list[float]]]]
+
 
 _snapshots = msgspec.json.Decoder(Snapshot)
 

@@ -48,6 +48,11 @@ def read_body(model: type[Body], fields: Mapping[str, Any], *, secret: bool = Fa
 
 def validation_error(error: ValidationError, model: type[BaseModel], *, secret: bool = False) -> ApiError:
     """Return the error that lists all that is invalid in a `model`."""
+    return invalid_fields(problems_in(error, model, secret=secret))
+
+
+def problems_in(error: ValidationError, model: type[BaseModel], *, secret: bool = False) -> dict[str, str]:
+    """Return the problem of each invalid field of a `model`."""
     problems: dict[str, str] = {}
     for detail in error.errors(include_url=False):
         where = [str(part) for part in detail["loc"]]
@@ -56,15 +61,14 @@ def validation_error(error: ValidationError, model: type[BaseModel], *, secret: 
             field = model.model_fields.get(where[0]) if len(where) == 2 else None
             here = (part_of(field) if field else None) or model
             problems[name] = f"{name!r} is no part of this call{suggestion(where[-1], here.model_fields)}"
-        else:
-            message = str(detail["msg"])
-            if detail["type"] == "string_pattern_mismatch":
-                message = _PATTERNS.get(name, message)
-            for beginning in ("Input ", "String ", "Value error, "):
-                message = message.removeprefix(beginning)
-            got = repr(detail["input"])[:80]
-            problems[name] = f"{name}: {message}" if secret else f"{name} {message}; got {got}"
-    return invalid_fields(problems)
+            continue
+        message = str(detail["msg"])
+        if detail["type"] == "string_pattern_mismatch":
+            message = _PATTERNS.get(name, message)
+        for beginning in ("Input ", "String ", "Value error, "):
+            message = message.removeprefix(beginning)
+        problems[name] = f"{name}: {message}" if secret else f"{name} {message}; got {detail['input']!r:.80}"
+    return problems
 
 
 def invalid_fields(problems: Mapping[str, str]) -> ApiError:

@@ -1,19 +1,24 @@
 """Set the circuit breaker of an upstream."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal
 
 import structlog
+from pydantic import Field
 
-from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.operator.bodies import StrictBody, read_body
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
 
 log = structlog.get_logger("fairlane.audit")
 
-Wanted = Literal["open", "closed", "auto"]
-STATES: Final = ("open", "closed", "auto")
-FIELDS: Final = ("breaker", "upstream")
+
+class BreakerChange(StrictBody):
+    """A circuit breaker to be set, without other settings."""
+
+    breaker: Literal["open", "closed", "auto"] = Field(description="`auto`: the gateway opens and closes it")
+    upstream: str = Field("", description="empty: that of workers without a named one")
 
 
 async def force(
@@ -21,18 +26,10 @@ async def force(
 ) -> dict[str, dict[str, str]]:
     """Set the circuit breaker of an upstream of a model, on every replica, until it is set again. Return its status before and
     after. Raise ApiError (400, 404, 409) and StoreError."""
-    for name, value in fields.items():
-        if name not in FIELDS:
-            raise bad_request(
-                f"{name[:64]!r} cannot be set with a breaker: only {' and '.join(FIELDS)}", name[:64]
-            )
-        if not isinstance(value, str):
-            raise bad_request(f"{name} must be a text", name)
-    state, upstream = (fields.get(name, "") for name in FIELDS)
-    if state not in STATES:
-        raise bad_request(f"breaker must be one of {', '.join(STATES)}", "breaker")
+    wanted = read_body(BreakerChange, fields)
+    upstream, after = wanted.upstream, wanted.breaker
     try:
-        before, _ = await scheduler.force_breaker(model, upstream, cast(Wanted, state), actor)
+        before, _ = await scheduler.force_breaker(model, upstream, after, actor)
     except LookupError:
         known = f"an upstream {upstream[:100]!r}" if upstream else "an upstream without a name"
         raise ApiError(
@@ -42,13 +39,6 @@ async def force(
         ) from None
     except OverflowError as error:
         raise ApiError(409, "TOO_MANY_UPSTREAMS", f"It cannot be changed: {error}") from None
-    log.info(
-        "breaker forced",
-        actor=actor.name,
-        address=actor.address,
-        model=model,
-        upstream=upstream,
-        before=before,
-        after=state,
-    )
-    return {"breaker": {"before": before, "after": state}}
+    facts = {"model": model, "upstream": upstream, "before": before, "after": after}
+    log.info("breaker forced", actor=actor.name, address=actor.address, **facts)
+    return {"breaker": {"before": before, "after": after}}

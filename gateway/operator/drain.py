@@ -39,7 +39,9 @@ class Drain:
         if worker is None:
             raise ApiError(404, "WORKER_NOT_FOUND", "No such worker is connected")
         if not worker["draining"]:
-            sent, confirmed = await self._send(worker)
+            sent = confirmed = self._here(worker_id)
+            if not sent:
+                sent, confirmed = await self._send(worker)
             if sent:
                 before = {"draining": False, "name": worker["name"], "replica": worker["replica"]}
                 await self._audit.note(actor, "drain", f"worker {worker_id}", before, {"draining": True})
@@ -58,10 +60,8 @@ class Drain:
 
         Raise StoreError if it could not be sent.
         """
-        worker_id, replica = worker["workerId"], worker["replica"]
-        if self._here(worker_id):
-            return True, True
-        channel, message = self._keys.channel(replica), b"drain\n" + worker_id.encode()
+        worker_id = worker["workerId"]
+        channel, message = self._keys.channel(worker["replica"]), b"drain\n" + worker_id.encode()
         loop = asyncio.get_running_loop()
         give_up = loop.time() + CONFIRM_S
         sent = False

@@ -16,10 +16,8 @@ from fairlane.queues.scheduler import Scheduler
 
 CALL_S = 5.0
 """Time limit of one call; the client repeats it for the rest. The command waits 10 s for a response."""
-BATCHES_S = 3.0
-"""Part of it to wait for the end of cancelled batches."""
-STOPPED_S = 4.0
-"""Part of it to wait until workers have stopped cancelled tasks."""
+WAIT_S = 3.0
+"""Part of it to wait until cancelled batches have ended and workers have stopped cancelled tasks."""
 PAUSE_S = 0.25
 
 
@@ -43,9 +41,16 @@ class UserErasure:
         if user == ERASED:
             raise bad_request(f"{ERASED} stands for all erased users", "user")
         began = time.monotonic()
-        end = began + CALL_S
-        until, cancelled, unended = await self._mark(user, began + BATCHES_S)
-        results, stopping = await self._erase_results(user, until, began + STOPPED_S)
+        results = cancelled = 0
+        while True:
+            until = await self._scheduler.now_ms()
+            await self._erased.mark(user, until)
+            ended, unended = await self._end_batches(user, until)
+            removed, stopping = await self._scheduler.erase_user(user, until)
+            cancelled, results = cancelled + ended, results + removed
+            if not (unended or stopping) or time.monotonic() >= began + WAIT_S:
+                break
+            await asyncio.sleep(PAUSE_S)
         done = dict.fromkeys(PARTS, 0)
         more = False
         for name, part in PARTS.items():
@@ -55,7 +60,7 @@ class UserErasure:
                 done[name] += rows
                 if not rows:
                     break
-                more = time.monotonic() >= end
+                more = time.monotonic() >= began + CALL_S
         async with self._database.reading() as connection:
             ledger = await rows_of_user(connection, user)
         erased = {**done, "results": results, "ledger": ledger, "unended": unended, "stopping": stopping}
@@ -64,26 +69,3 @@ class UserErasure:
         if not only_waited:  # one erasure may need many calls
             await self._audit.note(actor, "erase", "user", {}, erased)
         return erased
-
-    async def _erase_results(self, user: str, until: int, end: float) -> tuple[int, int]:
-        """Erase the user's tasks in Redis. Return how many were erased, and how many still run and are erased later."""
-        removed = 0
-        while True:
-            results, stopping = await self._scheduler.erase_user(user, until)
-            removed += results
-            if not stopping or time.monotonic() >= end:
-                return removed, stopping
-            await asyncio.sleep(PAUSE_S)
-
-    async def _mark(self, user: str, end: float) -> tuple[int, int, int]:
-        """Cancel the user's batches, and mark the user as erased. Return the time of the mark (ms), how many batches were
-        cancelled, and how many have not ended. Results are older than the end of their batch, so they fall under this time."""
-        cancelled = 0
-        while True:
-            until = await self._scheduler.now_ms()
-            await self._erased.mark(user, until)
-            more, unended = await self._end_batches(user, until)
-            cancelled += more
-            if not unended or time.monotonic() >= end:
-                return until, cancelled, unended
-            await asyncio.sleep(PAUSE_S)

@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from fairlane.gateway.accounts.in_flight import too_many_calls
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.audit import AuditRecord
@@ -33,8 +32,6 @@ from fairlane.web.history.history import History
 MAX_CANCELLED = 50
 """Tasks that a bulk cancel ends at the same time, so that other requests run in between."""
 
-SEARCH_WAIT_S = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class Operator:
@@ -58,23 +55,6 @@ class Operator:
     endpoints: EndpointAdmin
     settings: SettingsView
     webhooks: WebhookAdmin
-    searching: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
-    """Locks of running searches, by key and use: a search reads up to 10,000 tasks."""
-
-    async def search(
-        self, wanted: Mapping[str, str], after: str, limit: int, who: str, use: str = "search"
-    ) -> tuple[list[dict[str, Any]], str | None]:
-        """See `search.search`. One at a time per key and use in a process. Raise ApiError (429) if others take too long."""
-        searching = self.searching.setdefault((who, use), asyncio.Lock())
-        try:
-            async with asyncio.timeout(SEARCH_WAIT_S):
-                await searching.acquire()
-        except TimeoutError:
-            raise too_many_calls("This key has too many searches at the same time") from None
-        try:
-            return await search(self.scheduler, wanted, after, limit)
-        finally:
-            searching.release()
 
     async def cancel_all(self, wanted: Mapping[str, str], limit: int, actor: Actor) -> tuple[list[str], bool]:
         """Cancel at most `limit` waiting or running tasks with the `wanted` fields, newest first, as one audit log entry.
@@ -87,8 +67,8 @@ class Operator:
             for state in [wanted["state"]] if "state" in wanted else [State.QUEUED, State.EXECUTING]:
                 after: str | None = ""
                 while after is not None and not more:
-                    rows, after = await self.search(
-                        {**wanted, "state": state}, after, MAX_CANCELLED, actor.name, "cancel"
+                    rows, after = await search(
+                        self.scheduler, {**wanted, "state": state}, after, MAX_CANCELLED
                     )
                     room = limit - len(cancelled)
                     more = len(rows) > room

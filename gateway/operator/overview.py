@@ -1,72 +1,54 @@
 """The operators' overview: queues, models, workers, counts and the newest tasks of all replicas."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from fairlane import __version__
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.endpoints.endpoints import Endpoints
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.rows import configuration_row, host_row, model_row, queue_row, worker_row
 from fairlane.gateway.operator.search import search
-from fairlane.gateway.settings import QueueSettings
 from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.inspector import StoreInspector
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
-from fairlane.workers.server.background import observe
 from fairlane.workers.server.congestion import Congestion
 
 
 @dataclass(eq=False)
 class OverviewReader:
-    """Reads the overview. `queues` and `max_records` (that may wait for SQL) return the present configuration."""
+    """Reads the overview."""
 
     _link: RedisLink
     _scheduler: Scheduler
     _store: StoreMonitor
     _database: Database
     _inspector: StoreInspector
-    _queues: Callable[[], Mapping[str, QueueSettings]]
-    _max_records: Callable[[], int]
+    _current: ActiveConfig
     _congestion: Congestion
-    _endpoints: Callable[[], Endpoints] = Endpoints
-    _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _next: asyncio.Task[dict[str, Any]] | None = field(default=None, init=False)
-    _tasks: int = field(default=0, init=False)
-    """How many tasks the next read returns."""
 
     async def read(self, tasks: int) -> dict[str, Any]:
-        """Return the response of GET /api/admin/overview. Raise StoreError.
-
-        One read runs at a time. Calls during a read share the next one, so that no value is older than the call.
-        """
-        self._tasks = max(self._tasks, tasks)
-        if self._next is None:
-            self._next = asyncio.create_task(self._read_next(), name="overview")
-            self._next.add_done_callback(observe)
-        overview = await asyncio.shield(self._next)
-        return {**overview, "tasks": overview["tasks"][:tasks]}
-
-    async def _read_next(self) -> dict[str, Any]:
-        async with self._reading:
-            tasks, self._tasks, self._next = self._tasks, 0, None
-            return await self._read(tasks)
-
-    async def _read(self, tasks: int) -> dict[str, Any]:
-        survey, task_rows = await asyncio.gather(self._inspector.snapshot(), self._recent_tasks(tasks))
-        queues, limits, endpoints = self._queues(), self._congestion.effective_limits(), self._endpoints()
+        """Return the response of GET /api/admin/overview, with at most `tasks` of the newest tasks. Raise StoreError."""
+        survey, (task_rows, _) = await asyncio.gather(
+            self._inspector.snapshot(), search(self._scheduler, {}, "", tasks)
+        )
+        settings, limits = self._current.settings, self._congestion.effective_limits()
         return {
             "now": survey.now_ms,
-            "queues": [queue_row(queues[row.queue], row) for row in survey.queues if row.queue in queues],
+            "queues": [
+                queue_row(settings.queues[row.queue], row)
+                for row in survey.queues
+                if row.queue in settings.queues
+            ],
             "models": [
-                model_row(row, limits.get(row.model), endpoints.of_model(row.model))
+                model_row(row, limits.get(row.model), self._current.endpoints.of_model(row.model))
                 for row in survey.models
                 if not row.gone
             ],
@@ -79,7 +61,7 @@ class OverviewReader:
                 "retainedBytes": survey.retained_bytes,
                 "droppedEarly": survey.dropped,
                 "recordsWaiting": survey.outbox,
-                "recordsMax": self._max_records(),
+                "recordsMax": settings.tuning.outbox_max_entries,
             },
             "store": self.store(),
             "database": self.database(),
@@ -118,9 +100,6 @@ class OverviewReader:
             "since": trouble and trouble.since_ms,
             "reason": trouble and trouble.why,
         }
-
-    async def _recent_tasks(self, count: int) -> list[dict[str, Any]]:
-        return (await search(self._scheduler, {}, "", count))[0] if count else []
 
 
 @dataclass(eq=False)

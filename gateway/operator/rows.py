@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import to_builtins
+from pydantic.alias_generators import to_camel
+
 from fairlane.gateway.endpoints.endpoints import Endpoint, per_second
 from fairlane.gateway.operator.settings import effective_values
 from fairlane.gateway.settings import QueueSettings, external
 from fairlane.queues.chains import read_stage
 from fairlane.queues.failures import category_of
 from fairlane.queues.inspect.inspector import Model, Queue, ReplicaInfo
+from fairlane.queues.rules import Kind
 from fairlane.queues.tasks import TERMINAL, asked_model
 from fairlane.queues.versions import Configuration
 from fairlane.workers.server.congestion import ModelLimits
@@ -17,28 +21,18 @@ MAX_MODELS = 8
 """Models of a worker that its row names."""
 
 
+def _row(kind: Kind, found: Queue | Model) -> dict[str, Any]:
+    """Return a queue or model with its effective settings."""
+    row = to_builtins(found)
+    del row["settings"]
+    settings = effective_values(kind, found.settings.values)
+    shown = {to_camel(name): value for name, value in settings.items()}
+    return {**shown, **row, "overrides": external(found.settings.overrides)}
+
+
 def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
     """Return a queue as operators see it."""
-    settings = effective_values("queue", queue.settings.values)
-    return {
-        "queue": queue.queue,
-        "tier": configured.tier,
-        "mode": configured.mode,
-        "weight": settings["weight"],
-        "waiting": queue.waiting,
-        "maxLength": settings["max_length"],
-        "maxWaitMs": settings["max_wait_ms"],
-        "maxRunning": settings["max_running"],
-        "reserved": settings["reserved"],
-        "admission": settings["admission"],
-        "paused": settings["paused"],
-        "overrides": external(queue.settings.overrides),
-        "running": queue.running,
-        "oldestWaitMs": queue.oldest_wait_ms,
-        "share": queue.share,
-        "tokensCharged": int(queue.tokens_charged),
-        "blocked": queue.blocked,
-    }
+    return _row("queue", queue) | {"tier": configured.tier, "mode": configured.mode}
 
 
 def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
@@ -101,11 +95,11 @@ def _why(line: Model) -> str | None:
         return "paused"
     if line.unserved or (not line.workers and not line.running):
         return "no_worker"
-    if line.upstreams and all(upstream.state == "open" for upstream in line.upstreams):
+    if line.upstreams and all(upstream.breaker == "open" for upstream in line.upstreams):
         return "breaker_open"
-    if line.held_until_ms:
+    if line.cooldown_until:
         return "cooldown"
-    if line.next_start_ms:
+    if line.next_start_at:
         return "throttled"
     return next((blocked.value for blocked in line.blocked.values()), None)
 
@@ -120,46 +114,11 @@ def endpoint_row(endpoint: Endpoint, line: Model) -> dict[str, Any]:
 def model_row(
     model: Model, limits: ModelLimits | None = None, endpoint: Endpoint | None = None
 ) -> dict[str, Any]:
-    """A model as the operator's calls show it; `limits` on its silence, if it has any; the endpoint that it is, if one."""
-    settings = effective_values("model", model.settings.values)
-    return {
-        "model": model.model,
-        "running": model.running,
-        "limit": settings["concurrency"],
-        "waiting": model.waiting,
-        "cost": settings["cost"],
-        "requestsPerMinute": settings["requests_per_minute"],
-        "tokensPerMinute": settings["tokens_per_minute"],
-        "windows": settings["windows"],
-        "maxRunningPerUser": settings["max_running_per_user"],
-        "maxWaitingPerUser": settings["max_waiting_per_user"],
-        "paused": settings["paused"],
-        "cooldownUntil": model.held_until_ms,
-        "cooldownBy": model.held_by or None,
-        "nextStartAt": model.next_start_ms,
-        "meanRunMs": model.mean_run_ms,
-        "workers": model.workers,
-        "slots": model.slots,
+    """Return a model as operators see it. `limits`: of its silence, if it has any; `endpoint`: whose model it is, if one's."""
+    row = _row("model", model)
+    return row | {
+        "limit": row.pop("concurrency"),
         "unserved": model.unserved,
-        "overrides": external(model.settings.overrides),
-        "blocked": model.blocked,
-        "configured": model.configured,
-        "upstreams": [
-            {
-                "upstream": upstream.upstream,
-                "workers": upstream.workers,
-                "breaker": upstream.state,
-                "forced": upstream.forced,
-                "since": upstream.since_ms,
-                "until": upstream.until_ms,
-                "openings": upstream.openings,
-                "reason": upstream.why or None,
-                "probes": upstream.probes,
-                "cooldownUntil": upstream.held_until_ms,
-                "cooldownBy": upstream.held_by or None,
-            }
-            for upstream in model.upstreams
-        ],
         "outputLimits": limits and limits_row(limits),
         "endpoint": endpoint and endpoint_row(endpoint, model),
     }

@@ -33,7 +33,7 @@ async def search(
     page (None at the end). Raise StoreError."""
     source: Literal["running", "recent"] = "running" if wanted.get("state") == State.EXECUTING else "recent"
     rows: list[dict[str, Any]] = []
-    for _ in range(MAX_CALLS):
+    for _ in range(MAX_CALLS if limit else 0):
         found, after = await scheduler.search(
             source, wanted, after=after, most=limit - len(rows), look_at=LOOK_AT
         )

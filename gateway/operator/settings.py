@@ -13,7 +13,8 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 from fairlane.gateway.calls.task_builder import check_model_name
-from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.operator.bodies import invalid_fields, problems_in
 from fairlane.gateway.routing.overrides import MODEL_SETTINGS
 from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, external_name, suggestion
 from fairlane.queues.keys import ANY_MODEL
@@ -95,9 +96,9 @@ def read_change(settings: Settings, kind: Kind, name: str, fields: Mapping[str, 
     known = {external_name(name): name for name in changeable(kind)}
     values = dict(fields)
     paused = values.pop(PAUSED, None)
-    problems = [(field, _unknown(kind, field)) for field in values if field not in known]
+    problems = {field[:64]: _unknown(kind, field) for field in values if field not in known}
     if paused is not None and not isinstance(paused, bool):
-        problems.append((PAUSED, f"paused should be true or false; got {_shown(paused)}"))
+        problems[PAUSED] = f"paused should be true or false; got {paused!r:.80}"
     entry = settings.queues[name] if kind == "queue" else settings.model(name)
     given = {field: value for field, value in values.items() if value is not None and field in known}
     valid: BaseModel = entry
@@ -106,13 +107,9 @@ def read_change(settings: Settings, kind: Kind, name: str, fields: Mapping[str, 
             msgspec.json.encode(entry.model_dump(mode="json") | given), strict=True
         )
     except ValidationError as error:
-        problems += [(str(detail["loc"][0]), _sentence(detail)) for detail in error.errors(include_url=False)]
+        problems |= problems_in(error, ENTRY[kind])
     if problems:
-        rejection = bad_request(
-            "; ".join(sentence for _, sentence in problems), next(iter(fields)) if len(fields) == 1 else None
-        )
-        rejection.fields = {field[:64]: sentence for field, sentence in problems}
-        raise rejection
+        raise invalid_fields(problems)
     read: Values = {
         known[field]: None if value is None else getattr(valid, known[field])
         for field, value in values.items()
@@ -128,14 +125,3 @@ def _unknown(kind: Kind, field: str) -> str:
     return f"{field[:64]!r} is no setting of a {kind}" + suggestion(
         field, map(external_name, settings_of(kind))
     )
-
-
-def _sentence(detail: Mapping[str, Any]) -> str:
-    field, message = str(detail["loc"][0]), str(detail["msg"])
-    for beginning in ("Input ", "String ", "Value error, "):
-        message = message.removeprefix(beginning)
-    return f"{field} {message}; got {_shown(detail['input'])}"
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:80]

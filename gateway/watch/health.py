@@ -56,7 +56,7 @@ class Health:
         return self._lifecycle.left_ms if self._lifecycle.draining else self.store.down_ms
 
     def gauges(self) -> dict[str, float]:
-        """Return current values, by the names of `metrics.snapshot.GAUGES`."""
+        """Return current values, by the names of `metrics.gauges.PROCESS_GAUGES`."""
         return {
             "fairlane_ready": float(not self.missing()),
             "fairlane_redis_connected": float(self._link.up),

@@ -20,9 +20,9 @@ from redis.exceptions import ResponseError
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.presence import read_presence
-from fairlane.queues.inspect.upstreams import Upstream, upstream_of, upstreams_of
+from fairlane.queues.inspect.upstreams import Upstream, cooldown_of, upstream_of, upstreams_of
 from fairlane.queues.keys import ANY_MODEL, Keys, is_reserved
-from fairlane.queues.loops import Periodic, cancel_and_wait
+from fairlane.queues.loops import Periodic
 from fairlane.queues.rules import EffectiveSettings, Value, decode, settings_of
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.wire import Reply
@@ -70,8 +70,7 @@ class Lane:
     """Why none of its waiting tasks can start; None: one can, or none waits."""
 
 
-@dataclass(slots=True)
-class Model:
+class Model(msgspec.Struct, rename="camel"):
     """A model over all queues."""
 
     model: str
@@ -81,31 +80,31 @@ class Model:
     waiting: int = 0
     workers: int = 0
     slots: int = 0
-    """Of workers that offer it."""
+    """Of workers that serve it."""
     cost: str = "tokens"
     mean_run_ms: int | None = None
-    held_until_ms: int | None = None
-    """Its provider said: not before."""
-    held_by: str = ""
+    cooldown_until: int | None = None
+    """Its provider rejects requests until then, ms."""
+    cooldown_by: str | None = None
     """The worker that reported it."""
-    next_start_ms: int | None = None
-    """Its pace lets nothing start before; None: something may start now."""
-    blocked: dict[str, Blocked] = field(default_factory=dict)
+    next_start_at: int | None = None
+    """Its throttle lets nothing start before, ms; None: something may start now."""
+    blocked: dict[str, Blocked] = msgspec.field(default_factory=dict)
     """Queue -> why none of its tasks that wait for this model can start."""
     configured: bool = False
-    upstreams: list[Upstream] = field(default_factory=list)
+    upstreams: list[Upstream] = msgspec.field(default_factory=list)
     """The servers behind its workers, where one has a name, or something is known of it."""
 
     @property
     def gone(self) -> bool:
-        """Nothing is set for it, no worker offers it, and it has no tasks: only its name is still known."""
+        """Whether only its name is known: no setting, worker or task refers to it."""
         return not (
             self.configured or self.settings.overrides or self.workers or self.running or self.waiting
         )
 
     @property
     def unserved(self) -> bool:
-        """Tasks wait for it, and no worker offers it. Permits wait for none: for the lines of endpoints the store reports it."""
+        """Whether tasks wait for it, and no worker serves it. Permits need none: the store reports the lines of endpoints."""
         if not self.waiting or self.workers:
             return False
         return not is_reserved(self.model) or Blocked.NO_WORKER in self.blocked.values()
@@ -120,8 +119,7 @@ class Model:
         return bool(self.settings.values.get("paused"))
 
 
-@dataclass(slots=True)
-class Queue:
+class Queue(msgspec.Struct, rename="camel"):
     """A queue over all models."""
 
     queue: str
@@ -129,7 +127,7 @@ class Queue:
     waiting: int = 0
     running: int = 0
     oldest_wait_ms: int | None = None
-    tokens_charged: float = 0
+    tokens_charged: int = 0
     """Cost charged by the models that count in tokens."""
     share: float | None = None
     """The part of what was charged in all models, as a lane's. Models that count in different units are added as they are."""
@@ -271,13 +269,8 @@ class StoreInspector(Periodic):
         self._models = models
         self._now = asyncio.get_running_loop().time
         self._last: tuple[float, StoreSnapshot] | None = None
-        self._reading: asyncio.Task[StoreSnapshot] | None = None
+        self._turn = asyncio.Lock()
         self.shares = Shares(self._now)
-
-    async def close(self) -> None:
-        """End, and stop a reading under way."""
-        await super().close()
-        await cancel_and_wait(self._reading)
 
     async def snapshot(self) -> StoreSnapshot:
         """Read the store as it is now. Raise StoreError."""
@@ -287,17 +280,10 @@ class StoreInspector(Periodic):
 
     async def recent(self) -> StoreSnapshot:
         """Return a snapshot of the last FRESH_S, or a new one, which concurrent callers share. Raise StoreError."""
-        if self._last and self._now() - self._last[0] < FRESH_S:
-            return self._last[1]
-        if self._reading is None:
-            self._reading = asyncio.create_task(self.snapshot(), name="store-snapshot")
-            self._reading.add_done_callback(self._on_read)
-        return await asyncio.shield(self._reading)
-
-    def _on_read(self, reading: asyncio.Task[StoreSnapshot]) -> None:
-        self._reading = None
-        if not reading.cancelled():
-            reading.exception()  # each caller gets it; all may be gone
+        async with self._turn:
+            if self._last and self._now() - self._last[0] < FRESH_S:
+                return self._last[1]
+            return await self.snapshot()
 
     async def step(self) -> None:
         """Remember what is charged."""
@@ -490,7 +476,6 @@ def model_of(
         lane.blocked = Blocked(blocked.decode()) if blocked else None
         lane.users, lane.parked = users, parked
         lane.oldest_wait_ms = max(now_ms - oldest, 0) if oldest else None
-    held = int(fields.get("cooldown_until", 0))
     model = Model(
         name,
         _settled("model", name, fields, changed),
@@ -498,10 +483,9 @@ def model_of(
         waiting=sum(lane.waiting for lane in lanes.values()),
         cost=fields.get("cost", "tokens"),
         mean_run_ms=int(float(fields.get("mean_ms", 0))) or None,
-        held_until_ms=held if held > now_ms else None,
-        held_by=fields.get("cooldown_by", "") if held > now_ms else "",
-        next_start_ms=next_start or None,
+        next_start_at=next_start or None,
         blocked={lane.queue: lane.blocked for lane in lanes.values() if lane.blocked},
+        **cooldown_of(fields, now_ms),
     )
     return model, list(lanes.values())
 
@@ -529,7 +513,7 @@ def _sum_up(queues: Iterable[Queue], lanes: Sequence[Lane], in_tokens: set[str])
             continue
         queue.running += lane.running
         if lane.model in in_tokens:
-            queue.tokens_charged += lane.charged
+            queue.tokens_charged += int(lane.charged)
         waits = [wait for wait in (queue.oldest_wait_ms, lane.oldest_wait_ms) if wait is not None]
         queue.oldest_wait_ms = max(waits) if waits else None
     may_start = {lane.queue for lane in lanes if lane.waiting and not lane.blocked}

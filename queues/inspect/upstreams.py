@@ -2,8 +2,9 @@
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from fairlane.queues.keys import ANY_MODEL
 
@@ -19,55 +20,57 @@ class BreakerState(enum.StrEnum):
     """A few tasks at a time, its probes."""
 
 
-@dataclass(slots=True)
-class Upstream:
-    """One upstream of one model. Instants in ms."""
+class Upstream(msgspec.Struct, rename="camel"):
+    """One upstream of one model. Times in ms."""
 
     upstream: str
     """'' of workers that name none."""
     workers: int = 0
-    state: BreakerState = BreakerState.CLOSED
+    breaker: BreakerState = BreakerState.CLOSED
     forced: bool = False
-    """An operator wants its breaker so."""
-    since_ms: int | None = None
+    """An operator has set the breaker."""
+    since: int | None = None
     """When the breaker opened, or was forced."""
-    until_ms: int | None = None
+    until: int | None = None
     """When an open one lets probes through."""
     openings: int = 0
     """How often it opened since, without closing between."""
-    why: str = ""
+    reason: str | None = None
     """Failure code of the last failure that opened it."""
     probes: int = 0
     """Under way."""
-    held_until_ms: int | None = None
-    """Its provider said: not before."""
-    held_by: str = ""
+    cooldown_until: int | None = None
+    """Its provider rejects requests until then."""
+    cooldown_by: str | None = None
     """The worker that reported it."""
 
 
+def cooldown_of(fields: Mapping[str, str], now_ms: int) -> dict[str, Any]:
+    """Return the members `cooldown_until` and `cooldown_by` of a model or an upstream from its hash; none without a cooldown."""
+    until_ms = int(fields.get("cooldown_until", 0))
+    if until_ms <= now_ms:
+        return {}
+    return {"cooldown_until": until_ms, "cooldown_by": fields.get("cooldown_by") or None}
+
+
 def upstream_of(name: str, fields: Mapping[str, str], probes: int, now_ms: int) -> Upstream:
-    """One from its hash (keys.py, UPSTREAM)."""
-    forced, till, held = (
-        fields.get("forced"),
-        int(fields.get("till", 0)),
-        int(fields.get("cooldown_until", 0)),
-    )
-    state = BreakerState.CLOSED
+    """Return an upstream from its hash (keys.py, UPSTREAM)."""
+    forced, till = fields.get("forced"), int(fields.get("till", 0))
+    breaker = BreakerState.CLOSED
     if forced == "open" or (not forced and till > now_ms):
-        state = BreakerState.OPEN
+        breaker = BreakerState.OPEN
     elif not forced and till:
-        state = BreakerState.HALF_OPEN
+        breaker = BreakerState.HALF_OPEN
     return Upstream(
         name,
-        state=state,
+        breaker=breaker,
         forced=bool(forced),
-        since_ms=int(fields.get("since", 0)) or None,
-        until_ms=till if state is BreakerState.OPEN and not forced else None,
+        since=int(fields.get("since", 0)) or None,
+        until=till if breaker is BreakerState.OPEN and not forced else None,
         openings=int(fields.get("number", 0)),
-        why=fields.get("why", ""),
+        reason=fields.get("why") or None,
         probes=probes,
-        held_until_ms=held if held > now_ms else None,
-        held_by=fields.get("cooldown_by", "") if held > now_ms else "",
+        **cooldown_of(fields, now_ms),
     )
 
 

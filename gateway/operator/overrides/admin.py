@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.operator.bodies import StrictBody, read_body
+from fairlane.gateway.operator.bodies import StrictBody, invalid_fields, read_body
 from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.gateway.operator.settings import check_name, described, effective_values, no_queue, read_change
 from fairlane.gateway.routing.overrides import MODEL_SETTINGS, ROUTE_SETTINGS, InvalidOverride, overridden
@@ -197,10 +197,7 @@ class OverrideAdmin:
         try:
             after = overridden(settings, override)
         except InvalidOverride as error:
-            names = [name for name, _ in error.problems]
-            rejection = bad_request(str(error), (names[0] or None) if len(names) == 1 else None)
-            rejection.fields = {name or "values": sentence for name, sentence in error.problems}
-            raise rejection from None
+            raise invalid_fields({name or "values": sentence for name, sentence in error.problems}) from None
         before = set(notes(settings))
         return override, [note for note in notes(after) if note not in before]
 

@@ -148,7 +148,7 @@ async def test_a_task_that_its_worker_has_not_let_go_is_waited_for(
             await zebra.batch([line(number, model="patient") for number in range(5)])
             await until(lambda: crew.running == 2, "lines to run")
             with monkeypatch.context() as patched:
-                patched.setattr(erasure_calls, "STOPPED_S", 0.0)
+                patched.setattr(erasure_calls, "WAIT_S", 1.0)
                 patched.setattr(erase, "MAX_WAITS", 2)
                 told = await forget(ops, "--json")
             sums = sums_of(told)
@@ -168,7 +168,7 @@ async def test_a_task_that_its_worker_has_not_let_go_is_waited_for(
 async def test_batches_that_do_not_end_are_told_and_the_command_says_that_there_is_more(
     staged: tuple[Caller, Caller, Crew], monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    monkeypatch.setattr(erasure_calls, "BATCHES_S", 0.0)
+    monkeypatch.setattr(erasure_calls, "WAIT_S", 0.0)
     monkeypatch.setattr(erase, "MAX_WAITS", 2)
     ops, zebra, crew = staged
     crew.go.clear()

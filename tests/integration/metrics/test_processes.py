@@ -12,8 +12,7 @@ import pytest
 from tests.support.processes import gateway_process
 from tests.support.serving import http_client, until
 
-from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer, snapshots_of
-from fairlane.gateway.metrics.snapshot import Snapshot
+from fairlane.gateway.metrics.siblings import Siblings, Snapshot, SnapshotServer, snapshots_of
 
 from .scraping import Scrape, parse
 
@@ -87,7 +86,7 @@ def has_socket(process: psutil.Process, name: str) -> bool:
 
 async def test_one_that_hangs_is_left_out_in_time(tmp_path: Path) -> None:
     def snapshot(index: int) -> Snapshot:
-        return Snapshot(index, os.getpid(), {"x": [(("a",), [1.0])]}, {})
+        return Snapshot(index, os.getpid(), {"x": [(("a",), [1.0])]})
 
     siblings = [Siblings(tmp_path, index, 3) for index in range(3)]
     answering = SnapshotServer(siblings[1], lambda: snapshot(1))

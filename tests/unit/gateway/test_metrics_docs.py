@@ -5,10 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from fairlane.gateway.metrics.database_gauges import DATABASE_GAUGES
+from fairlane.gateway.metrics.database import DATABASE_GAUGES
 from fairlane.gateway.metrics.exposition import PROVIDER
-from fairlane.gateway.metrics.snapshot import GAUGES, OUTPUT_LIMIT, TASK_SILENCE
-from fairlane.gateway.metrics.store_gauges import STORE_GAUGES
+from fairlane.gateway.metrics.gauges import PROCESS_GAUGES, STORE_GAUGES
 from fairlane.queues.metrics import METRICS
 
 ROOT = Path(__file__).parents[3]
@@ -26,8 +25,7 @@ def test_what_a_process_counts_is_listed() -> None:
     page = {name: labels for name, labels in listed("process").items() if not name.startswith("process_")}
     provider = (PROVIDER[0],)
     series = {s.name: (provider if s.name.startswith("gen_ai") else ()) + s.labels for s in METRICS}
-    of_models = {gauge.name: gauge.labels for gauge in (OUTPUT_LIMIT, TASK_SILENCE)}
-    assert page == {**series, **dict.fromkeys(GAUGES, ()), **of_models}
+    assert page == {**series, **{gauge.name: gauge.labels for gauge in PROCESS_GAUGES}}
 
 
 def test_what_the_store_says_is_listed() -> None:

@@ -10,7 +10,7 @@ def test_a_queue_shows_what_holds_and_what_waits() -> None:
     settings = EffectiveSettings(
         {"weight": 4.0, "max_length": 1000, "paused": True, "reserved": 2}, {"weight": 4.0, "paused": True}
     )
-    queue = Queue("paid_stream", settings, 7, running=3, oldest_wait_ms=1500, tokens_charged=12.5, share=0.25)
+    queue = Queue("paid_stream", settings, 7, running=3, oldest_wait_ms=1500, tokens_charged=12, share=0.25)
     assert queue_row(DEFAULT_QUEUES["paid_stream"], queue) == {
         "queue": "paid_stream",
         "tier": "paid",
@@ -34,7 +34,7 @@ def test_a_queue_shows_what_holds_and_what_waits() -> None:
 
 def test_a_model_shows_what_holds_and_what_holds_it_up() -> None:
     model = Model(
-        "m", EffectiveSettings({"concurrency": 8}, {}), 5, 6, 1, 16, held_until_ms=9, next_start_ms=7
+        "m", EffectiveSettings({"concurrency": 8}, {}), 5, 6, 1, 16, cooldown_until=9, next_start_at=7
     )
     row = model_row(model)
     assert (row["running"], row["limit"], row["waiting"], row["workers"], row["slots"]) == (5, 8, 6, 1, 16)

@@ -109,15 +109,15 @@ def test_a_throttle_and_a_cooldown_are_reported_apart(world: World) -> None:
     drive(pool.scheduler.override("model", "m", {"requests_per_minute": 6}, OPS))
     grant = pool.run("a")
     model, _ = look(pool)
-    assert model.next_start_ms is not None
-    assert model.next_start_ms - world.now_ms == 10_000
-    assert model.held_until_ms is None
+    assert model.next_start_at is not None
+    assert model.next_start_at - world.now_ms == 10_000
+    assert model.cooldown_until is None
     drive(pool.scheduler.requeue(grant, "429", cause="declined", begun=False, hold_ms=25_000))
     model, _ = look(pool)
-    assert (model.held_until_ms, model.next_start_ms) == (world.now_ms + 25_000, world.now_ms + 10_000)
+    assert (model.cooldown_until, model.next_start_at) == (world.now_ms + 25_000, world.now_ms + 10_000)
     world.advance(30_000)
     model, _ = look(pool)
-    assert (model.held_until_ms, model.next_start_ms) == (None, None)
+    assert (model.cooldown_until, model.next_start_at) == (None, None)
 
 
 # ---- shares ----------
