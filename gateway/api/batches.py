@@ -98,8 +98,8 @@ async def cancel_batch(batches: Batches, audit: AuditRecord, batch_id: str, acto
     """Cancel any user's batch for an operator, with an audit log entry. Return whether this call did. Raise ApiError(404)."""
     before = await batches.find(batch_id, None)
     after = await batches.cancel(batch_id, None)
-    if after.status is before.status:
+    if after.status == before.status:
         return False
-    shown = {"status": before.status.value, "user": before.user}
-    await audit.note(actor, "cancel", f"batch {batch_id}", shown, {"status": after.status.value})
+    shown = {"status": before.status, "user": before.user_name}
+    await audit.note(actor, "cancel", f"batch {batch_id}", shown, {"status": after.status})
     return True

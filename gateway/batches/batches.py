@@ -94,11 +94,11 @@ class Batches:
         batch = Batch(
             id=new_batch_id(now),
             key_id=caller.key_id,
-            user=caller.user,
+            user_name=caller.user,
             tier=caller.tier,
             endpoint=new.endpoint,
             input_file=file_id,
-            window=new.completion_window,
+            completion_window=new.completion_window,
             created=now,
             expires=now + window_ms,
             metadata=msgspec.json.encode(new.metadata).decode() if new.metadata is not None else "",

@@ -81,7 +81,7 @@ class BatchContext:
     def __init__(self, tools: Tools, batch: Batch) -> None:
         self.tools = tools
         self.batch = batch
-        self.cancelled = batch.status is Status.CANCELLING
+        self.cancelled = batch.status == Status.CANCELLING
         self.pace = Pace()
         self.backlog = Backlog()
         self.submitted: dict[int, Submitted] = {}
@@ -92,7 +92,7 @@ class BatchContext:
     @property
     def facts(self) -> dict[str, Any]:
         """Return what identifies the batch in the log."""
-        return {"batch": self.batch.id, "key_id": self.batch.key_id, "user": self.batch.user}
+        return {"batch": self.batch.id, "key_id": self.batch.key_id, "user": self.batch.user_name}
 
     def cancel(self) -> None:
         """Have it end early."""

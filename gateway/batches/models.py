@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.owner import Owner
+from fairlane.gateway.database.tables import BatchRow
 from fairlane.gateway.settings.units import UNITS
 from fairlane.queues.ids import new_task_id
 
@@ -54,63 +55,12 @@ _decode = msgspec.json.Decoder(list[Problem]).decode
 _decode_blocked_on = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
-class Batch(NamedTuple):
-    """A row; the defaults are those of a new batch. Times are ms since 1970; 0: not yet."""
-
-    id: str
-    key_id: str
-    user: str
-    tier: str
-    endpoint: str
-    input_file: str
-    window: str
-    """`completion_window` of the request."""
-    created: int
-    expires: int
-    metadata: str = ""
-    """JSON; '': none."""
-    output_ttl_s: int = 0
-    """How long its files are kept; 0: until they are deleted."""
-    model: str = ""
-    """Of its first line."""
-    output_file: str = ""
-    """'': none."""
-    error_file: str = ""
-    status: Status = Status.VALIDATING
-    outcome: str = ""
-    """The status in which it will end; '' while lines run."""
-    errors: str = ""
-    """JSON; '': none."""
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
-    began: int = 0
-    finalizing: int = 0
-    cancelling: int = 0
-    ended: int = 0
-    leader: str = ""
-    """The replica that runs it; '': none."""
-    lease: int = 0
-    """Until when the leader holds it."""
-    epoch: int = 0
-    """The number of its leaders so far. Each write names it, so a replaced leader changes nothing."""
-    line: int = 1
-    """The first line without a result, and its offset in the file."""
-    offset: int = 0
-    waiting: int = 0
-    """Lines whose tasks wait, at the last report of its leader."""
-    running: int = 0
-    input_tokens: int = 0
-    """Of all answers, like the next three."""
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-    blocked_on: str = ""
-    """BlockedOn at the last report of its leader, as JSON; '': no line is blocked."""
+class Batch(BatchRow):
+    """A batch. Times are ms since 1970."""
 
     @property
     def owner(self) -> Owner:
-        return Owner(self.key_id, self.user)
+        return Owner(self.key_id, self.user_name)
 
     @property
     def problems(self) -> Sequence[Problem]:
@@ -128,7 +78,7 @@ class Batch(NamedTuple):
 
 def openai_object(batch: Batch) -> dict[str, Any]:
     """Return a batch as in OpenAI's API."""
-    ended = {status: _seconds(batch.ended if batch.status is status else 0) for status in ENDED}
+    ended = {status: _seconds(batch.ended if batch.status == status else 0) for status in ENDED}
     problems = [problem._asdict() for problem in batch.problems]
     return {
         "id": batch.id,
@@ -137,8 +87,8 @@ def openai_object(batch: Batch) -> dict[str, Any]:
         "model": batch.model or None,
         "errors": {"object": "list", "data": problems} if problems else None,
         "input_file_id": batch.input_file,
-        "completion_window": batch.window,
-        "status": batch.status.value,
+        "completion_window": batch.completion_window,
+        "status": batch.status,
         "output_file_id": batch.output_file or None,
         "error_file_id": batch.error_file or None,
         "created_at": _seconds(batch.created),
@@ -182,9 +132,9 @@ def admin_view(batch: Batch) -> dict[str, Any]:
     return {
         "id": batch.id,
         "key": batch.key_id or None,
-        "user": batch.user,
+        "user": batch.user_name,
         "tier": batch.tier,
-        "status": batch.status.value,
+        "status": batch.status,
         "endpoint": batch.endpoint,
         "model": batch.model or None,
         "createdAt": batch.created,

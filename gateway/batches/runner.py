@@ -145,7 +145,7 @@ class Runner(BatchContext):
             return False
         begun = {"total": findings.total, "model": findings.model}
         self.batch = await self.retry(lambda: self.tools.store.begin(self.batch, now_ms(), **begun))
-        self.cancelled = self.batch.status is Status.CANCELLING
+        self.cancelled = self.batch.status == Status.CANCELLING
         self.backlog.clear()
         log.info("batch started", **self.facts, endpoint=self.batch.endpoint, lines=findings.total)
         return True
@@ -204,7 +204,7 @@ class Runner(BatchContext):
     def _caller(self) -> Caller:
         """Return the caller as the key is now. Raises Stopped."""
         batch = self.batch
-        caller = self.tools.current.callers.reauthenticate(batch.key_id, batch.user, batch.tier)
+        caller = self.tools.current.callers.reauthenticate(batch.key_id, batch.user_name, batch.tier)
         if caller is None:
             sentence = "The key, or the tier, with which the batch was made is not valid any more"
             raise Stopped(Status.FAILED, Problem("key_not_valid", sentence))
@@ -339,7 +339,7 @@ class Runner(BatchContext):
         store = self.tools.store
         self.batch = await self.retry(lambda: store.keep(self.batch, outcomes, line, offset, **self.status()))
         self.reported_at = time.monotonic()
-        self.cancelled = self.cancelled or self.batch.status is Status.CANCELLING
+        self.cancelled = self.cancelled or self.batch.status == Status.CANCELLING
         ids = [task_id for _, task_id in taken]
         for at in range(0, len(ids), MAX_CONCURRENT):
             reads = (self.tools.scheduler.mark_read(task_id) for task_id in ids[at : at + MAX_CONCURRENT])

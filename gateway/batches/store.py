@@ -9,17 +9,15 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.batches.models import UNENDED, Batch, Problem, Status
 from fairlane.gateway.batches.results import Outcome
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.files.rows import keep_until
-from fairlane.gateway.records.batches import delete_results
 from fairlane.gateway.records.erasure import ERASED, ErasedUsers
 from fairlane.gateway.webhooks.enqueue import End, enqueue
 from fairlane.gateway.webhooks.store import lock_owner
@@ -72,7 +70,7 @@ class BatchStore:
             unended = select(func.count()).where(_of(batch.owner), _unended())
             if int(await connection.scalar(unended) or 0) >= most:
                 raise TooMany
-            await insert_new(connection, batches, [_values(batch)])
+            await connection.execute(insert(batches).values(batch._asdict()))
             await keep_until(connection, batch.input_file, file_until)
 
     async def find(self, batch_id: str, owner: Owner | None) -> Batch | None:
@@ -81,8 +79,8 @@ class BatchStore:
         if owner is not None:
             wanted = wanted.where(_of(owner))
         async with self._database.reading(CHANGE_S) as connection:
-            row = (await connection.execute(wanted)).mappings().one_or_none()
-        return None if row is None else _batch(row)
+            row = (await connection.execute(wanted)).one_or_none()
+        return None if row is None else Batch(*row)
 
     async def page(
         self,
@@ -107,8 +105,7 @@ class BatchStore:
         if user:
             wanted = wanted.where(batches.c.user_name == user)
         async with self._database.reading(CHANGE_S) as connection:
-            rows = (await connection.execute(wanted)).mappings().all()
-        return [_batch(row) for row in rows]
+            return [Batch(*row) for row in await connection.execute(wanted)]
 
     async def cancel(self, batch_id: str, now_ms: int) -> None:
         """Cancel a batch. One that is finalizing or has ended does not change."""
@@ -141,8 +138,8 @@ class BatchStore:
         async with self._database.writing(CHANGE_S) as connection:
             if not (await connection.execute(update(batches).where(where).values(values))).rowcount:
                 return None
-            row = (await connection.execute(select(batches).where(batches.c.id == found.id))).mappings().one()
-        return _batch(row)
+            row = (await connection.execute(select(batches).where(batches.c.id == found.id))).one()
+        return Batch(*row)
 
     async def renew(self, leader: str, ids: Collection[str], lease: int) -> frozenset[str]:
         """Renew the leases of these; return those that this replica still leads."""
@@ -170,14 +167,14 @@ class BatchStore:
     async def was_erased(self, batch: Batch) -> bool:
         """Return whether its user was erased since it was created: then none of its results are kept."""
         async with self._database.reading(CHANGE_S) as connection:
-            return await self._erased.was(connection, batch.user, batch.created)
+            return await self._erased.was(connection, batch.user_name, batch.created)
 
     async def end(self, batch: Batch, status: Status, now_ms: int, **values: Any) -> Batch:
         """End a batch, and notify its owner's webhooks, without the name of an erased user. Raises Overtaken."""
         values |= {"status": status, "ended": now_ms, "leader": "", "lease": 0, **NOTHING_SUBMITTED}
         async with self._database.writing(CHANGE_S) as connection:
             ended = await _mark(connection, batch, values)
-            erased = await self._erased.was(connection, batch.user, batch.created)
+            erased = await self._erased.was(connection, batch.user_name, batch.created)
             owner = Owner(batch.key_id, ERASED) if erased else batch.owner
             await enqueue(connection, [End(owner, f"batch.{status}", batch.id, now_ms)])
         return ended
@@ -225,8 +222,11 @@ class BatchStore:
 
     async def delete_results(self, batch_id: str) -> bool:
         """Delete a part of the results of a batch whose files are written; return whether there may be more."""
+        columns = batch_results.c
+        part = select(columns.line).where(columns.batch == batch_id).order_by(columns.line).limit(PAGE)
+        which = and_(columns.batch == batch_id, columns.line.in_(part))
         async with self._database.writing() as connection:
-            return await delete_results(connection, batch_id)
+            return (await connection.execute(delete(batch_results).where(which))).rowcount > 0
 
 
 def _added(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -250,10 +250,10 @@ async def _cancel(connection: AsyncConnection, which: ColumnElement[bool], now_m
 async def _mark(connection: AsyncConnection, batch: Batch, values: dict[str, Any]) -> Batch:
     where = and_(batches.c.id == batch.id, batches.c.epoch == batch.epoch, _unended())
     changed = update(batches).where(where).values(values).returning(batches)
-    row = (await connection.execute(changed)).mappings().one_or_none()
+    row = (await connection.execute(changed)).one_or_none()
     if row is None:
         raise Overtaken
-    return _batch(row)
+    return Batch(*row)
 
 
 def _last_of(most: int, sizes: Sequence[Any]) -> int:
@@ -302,18 +302,5 @@ def _of(owner: Owner) -> ColumnElement[bool]:
     return and_(batches.c.key_id == owner.key_id, batches.c.user_name == owner.user)
 
 
-_NAMES = {"user": "user_name", "window": "completion_window"}
-"""Columns with another name, as these names are keywords of SQL."""
-
-
 def _result(batch: Batch, one: Outcome) -> dict[str, Any]:
     return {"batch": batch.id, "line": one.line, "failed": one.failed, "record": one.record}
-
-
-def _values(batch: Batch) -> dict[str, Any]:
-    return {_NAMES.get(name, name): value for name, value in batch._asdict().items()}
-
-
-def _batch(row: Any) -> Batch:
-    values = {name: row[_NAMES.get(name, name)] for name in Batch._fields}
-    return Batch(**{**values, "status": Status(values["status"])})

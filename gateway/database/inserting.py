@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, Boolean, Integer, Table, Text
+from sqlalchemy import BigInteger, Boolean, Table, Text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-_CASTS = {Text: "text", BigInteger: "bigint", Integer: "integer", Boolean: "boolean"}
+_CASTS = {Text: "text", BigInteger: "bigint", Boolean: "boolean"}
 
 
 async def insert_new(connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:

@@ -3,13 +3,15 @@
 Times are ms since 1970. JSON is stored as text, which both kinds of database keep unchanged.
 """
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple, get_args, get_type_hints
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
     ForeignKey,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
@@ -32,6 +34,30 @@ metadata = MetaData(
     }
 )
 
+_TYPES: dict[Any, Any] = {str: Text, int: BigInteger, bool: Boolean}
+
+
+def _texts(*names: str) -> list[Column[str]]:
+    return [Column(name, Text, nullable=False) for name in names]
+
+
+def _numbers(*names: str) -> list[Column[int]]:
+    return [Column(name, BigInteger, nullable=False) for name in names]
+
+
+def _columns(row: type) -> list[Column[Any]]:
+    """Return a column for each field of a row's class: one that can be None is nullable."""
+    columns = []
+    for name, hint in get_type_hints(row).items():
+        known, *nothing = get_args(hint) or (hint,)
+        columns.append(Column(name, _TYPES[known], nullable=bool(nothing)))
+    return columns
+
+
+def _key(table: str, names: Sequence[str]) -> PrimaryKeyConstraint:
+    return PrimaryKeyConstraint(*names, name=f"pk_{table}")
+
+
 facts = Table(
     "facts",
     metadata,
@@ -46,14 +72,9 @@ keys = Table(
     "keys",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("settings", Text, nullable=False),
-    Column("note", Text, nullable=False),
-    Column("created", BigInteger, nullable=False),
-    Column("expires", BigInteger),
-    Column("revoked", BigInteger),
-    Column("cut", BigInteger),
-    Column("last_used", BigInteger),
+    *_texts("kind", "settings", "note"),
+    *_numbers("created"),
+    *(Column(name, BigInteger) for name in ("expires", "revoked", "cut", "last_used")),
     Column("version", BigInteger, nullable=False, index=True),
     comment="Keys of callers and tokens of workers; none is ever removed",
 )
@@ -77,71 +98,82 @@ endpoints = Table(
     "endpoints",
     metadata,
     Column("name", Text, primary_key=True),
-    Column("settings", Text, nullable=False),
-    Column("note", Text, nullable=False),
-    Column("created", BigInteger, nullable=False),
-    Column("changed", BigInteger, nullable=False),
-    Column("who", Text, nullable=False),
+    *_texts("settings", "note", "who"),
+    *_numbers("created", "changed"),
     comment="Endpoints that were added while gateways ran",
 )
 """`settings`: those of a configuration entry, as JSON, with its headers. `who`: the actor of the last change."""
 
 
-def _text(name: str) -> Column[str]:
-    return Column(name, Text, nullable=False)
+class UsageRow(NamedTuple):
+    """A row of the table `usage`. Empty text: there is none."""
 
+    task: str
+    """Of a stage of a chain `<chain>.<stage>`, of a part its own id, so that each has a row."""
+    ended: int
+    enqueued: int
+    """Of a stage: when the chain entered it."""
+    granted: int | None
+    """The last grant. None: it was never granted."""
+    first_output: int | None
+    state: str
+    code: str
+    key_id: str
+    user_name: str
+    tier: str
+    queue: str
+    task_type: str
+    model: str
+    """The requested one."""
+    scheduled: str
+    """Its queue."""
+    worker: str
+    attempts: int
+    tries: int
+    request: str
+    trace: str
+    input: int | None
+    """None: not known; so the next three."""
+    output: int | None
+    cached: int | None
+    reasoning: int | None
+    estimated: bool
+    cost: int | None
+    """Micro-credits. None: it had no price."""
+    price: str
+    """The whole price (`Price.id`)."""
+    route: str
+    """The requested name, if more than one model can run it."""
+    template: str
+    template_version: str
+    chain: str = ""
+    """The task of the chain, if the row is a stage (numbered from 0) or a part of one."""
+    stage: int | None = None
+    stage_name: str = ""
+    part: int | None = None
 
-def _number(name: str) -> Column[int]:
-    return Column(name, BigInteger, nullable=False)
+    @property
+    def waited_ms(self) -> int:
+        """Until its last grant, including earlier attempts; if it was never granted, until its end."""
+        return max((self.granted or self.ended) - self.enqueued, 0)
+
+    @property
+    def ran_ms(self) -> int:
+        """From its last grant to its end."""
+        return max(self.ended - self.granted, 0) if self.granted else 0
 
 
 usage = Table(
     "usage",
     metadata,
-    Column("task", Text, primary_key=True),
-    _number("ended"),
-    _number("enqueued"),
-    Column("granted", BigInteger, comment="Null: it was never granted"),
-    Column("first_output", BigInteger),
-    _text("state"),
-    _text("code"),
-    _text("key_id"),
-    _text("user_name"),
-    _text("tier"),
-    _text("queue"),
-    _text("task_type"),
-    _text("model"),
-    _text("scheduled"),
-    _text("worker"),
-    Column("attempts", Integer, nullable=False),
-    Column("tries", Integer, nullable=False),
-    _text("request"),
-    _text("trace"),
-    Column("input", BigInteger, comment="Null: not known; so below"),
-    Column("output", BigInteger),
-    Column("cached", BigInteger),
-    Column("reasoning", BigInteger),
-    Column("estimated", Boolean, nullable=False),
-    Column("cost", BigInteger, comment="Micro-credits. Null: it had no price"),
-    _text("price"),
-    _text("route"),
-    _text("template"),
-    _text("template_version"),
-    Column("chain", Text, nullable=False, server_default=""),
-    Column("stage", Integer, comment="Null: it is no chain; so below"),
-    Column("stage_name", Text, nullable=False, server_default=""),
-    Column("part", Integer),
+    *_columns(UsageRow),
+    _key("usage", ["task"]),
     Index("ix_usage_ended_task", "ended", "task"),
     Index("ix_usage_chain", "chain", sqlite_where=text("chain <> ''"), postgresql_where=text("chain <> ''")),
     Index("ix_usage_key_id_ended_task", "key_id", "ended", "task"),
     Index("ix_usage_user_name_ended_task", "user_name", "ended", "task"),
     comment="One row per ended task",
 )
-"""Empty text: there is none. `model`: the requested one; `scheduled`: its queue; `granted`: the last grant. `price`: the whole
-price (`Price.id`). `route`: the requested name, if more than one model can run it. `chain`: the task of the chain, if the row is
-a stage (numbered from 0) or a part of one: then `task` is `<chain>.<stage>` or `<chain>.<stage>.<part>`, and `enqueued` is of
-the stage."""
-
 
 MEASURES = (
     *("tasks", "completed", "failed", "cancelled"),
@@ -150,90 +182,75 @@ MEASURES = (
 """Sums over tasks: their number, tokens, number with estimated tokens, times, and costs."""
 
 
-def _measures() -> list[Column[int]]:
-    return [_number(name) for name in MEASURES]
+def _sums(name: str, comment: str, *key: str, more: Sequence[Index] = ()) -> Table:
+    at = key.index("key_id")
+    columns: list[Column[Any]] = [*_numbers(*key[:at]), *_texts(*key[at:]), *_numbers(*MEASURES)]
+    return Table(name, metadata, *columns, _key(name, key), *more, comment=comment)
 
 
-usage_sums = Table(
+usage_sums = _sums(
     "usage_sums",
-    metadata,
-    _number("span"),
-    _number("began"),
-    _text("key_id"),
-    _text("tier"),
-    _text("model"),
-    _text("state"),
-    _text("code"),
-    *_measures(),
-    PrimaryKeyConstraint("span", "began", "key_id", "tier", "model", "state", "code", name="pk_usage_sums"),
-    comment="Sums over hours and days (`span`, ms), by the ends of tasks",
+    "Sums over hours and days (`span`, ms), by the ends of tasks",
+    *("span", "began", "key_id", "tier", "model", "state", "code"),
 )
-
-usage_users = Table(
+usage_users = _sums(
     "usage_users",
-    metadata,
-    _number("began"),
-    _text("key_id"),
-    _text("user_name"),
-    _text("tier"),
-    _text("model"),
-    *_measures(),
-    PrimaryKeyConstraint("began", "key_id", "user_name", "tier", "model", name="pk_usage_users"),
-    Index("ix_usage_users_user_name_began", "user_name", "began"),
-    comment="Sums over days, by user",
+    "Sums over days, by user",
+    *("began", "key_id", "user_name", "tier", "model"),
+    more=[Index("ix_usage_users_user_name_began", "user_name", "began")],
+)
+usage_routes = _sums(
+    "usage_routes",
+    "Sums over days, by route: only tasks that have one",
+    *("began", "key_id", "tier", "route", "model"),
 )
 
-usage_routes = Table(
-    "usage_routes",
-    metadata,
-    _number("began"),
-    _text("key_id"),
-    _text("tier"),
-    _text("route"),
-    _text("model"),
-    *_measures(),
-    PrimaryKeyConstraint("began", "key_id", "tier", "route", "model", name="pk_usage_routes"),
-    comment="Sums over days, by route: only tasks that have one",
-)
+
+class LedgerRow(NamedTuple):
+    """A row of the table `ledger`. Micro-credits."""
+
+    kind: str
+    """grant or task"""
+    id: str
+    """Of the grant or the task."""
+    fund: str
+    """granted, or the budget of a day or month."""
+    ends: int
+    """When the budget ends; 0: it is none."""
+    subject: str
+    """The payer: a key, `k:<id>`, or a user, `u:<user>`."""
+    key_id: str
+    user_name: str
+    held: int
+    """What was reserved: the rest was returned."""
+    amount: int
+    """What is added to the balance; a charge is negative."""
+    number: int
+    """See `Charge`."""
+    price: str
+    at: int
+    who: str = ""
+    """Of a grant, like `note`."""
+    note: str = ""
+
 
 ledger = Table(
     "ledger",
     metadata,
-    _text("kind"),
-    _text("id"),
-    _text("fund"),
-    _number("ends"),
-    _text("subject"),
-    _text("key_id"),
-    _text("user_name"),
-    _number("held"),
-    _number("amount"),
-    _number("number"),
-    _text("price"),
-    _number("at"),
-    _text("who"),
-    _text("note"),
-    PrimaryKeyConstraint("kind", "id", "fund", name="pk_ledger"),
+    *_columns(LedgerRow),
+    _key("ledger", ["kind", "id", "fund"]),
     Index("ix_ledger_at_id_fund", "at", "id", "fund"),
     Index("ix_ledger_subject_at_id_fund", "subject", "at", "id", "fund"),
     Index("ix_ledger_subject_number", "subject", "number"),
     comment="Grants and charges of keys and users with a quota; rows are added, and never changed",
 )
-"""`kind`: grant or task; `id` is its id. `subject`: the payer: a key, `k:<id>`, or a user, `u:<user>`. `fund`: granted, or the
-budget of a day or month, which `ends` then (else 0). Micro-credits: `amount` is added to the balance, so a charge is negative;
-the rest of `held` was returned. `number`: see `Charge`. `who`, `note`: of a grant."""
 
 balances = Table(
     "balances",
     metadata,
-    _text("subject"),
-    _text("fund"),
-    _number("ends"),
-    _number("amount"),
-    _number("granted"),
-    _number("grants"),
-    _number("number"),
-    PrimaryKeyConstraint("subject", "fund", "ends", name="pk_balances"),
+    *_texts("subject", "fund"),
+    *_numbers("ends", "amount", "granted", "grants", "number"),
+    _key("balances", ["subject", "fund", "ends"]),
     Index("ix_balances_ends", "ends"),
     comment="Sums of the ledger",
 )
@@ -243,13 +260,8 @@ audit = Table(
     "audit",
     metadata,
     Column("id", Text, primary_key=True),
-    _number("at"),
-    _text("who"),
-    _text("address"),
-    _text("action"),
-    _text("target"),
-    _text("before"),
-    _text("after"),
+    *_numbers("at"),
+    *_texts("who", "address", "action", "target", "before", "after"),
     Index("ix_audit_at_id", "at", "id"),
     comment="What operators did",
 )
@@ -258,12 +270,10 @@ audit = Table(
 rejections = Table(
     "rejections",
     metadata,
-    _number("minute"),
-    _text("key_id"),
-    _text("code"),
-    _text("replica"),
-    _number("count"),
-    PrimaryKeyConstraint("minute", "key_id", "code", "replica", name="pk_rejections"),
+    *_numbers("minute"),
+    *_texts("key_id", "code", "replica"),
+    *_numbers("count"),
+    _key("rejections", ["minute", "key_id", "code", "replica"]),
     comment="Rejected calls, counted by each process for each minute",
 )
 """`key_id`: empty without keys. `code`: of the error."""
@@ -272,11 +282,8 @@ archive = Table(
     "archive",
     metadata,
     Column("task", Text, primary_key=True),
-    _number("enqueued"),
-    _number("ended"),
-    _text("key_id"),
-    _text("user_name"),
-    _text("state"),
+    *_numbers("enqueued", "ended"),
+    *_texts("key_id", "user_name", "state"),
     Column("answer", LargeBinary, nullable=False),
     Column("request", LargeBinary, comment="Null: it is not stored"),
     Index("ix_archive_ended", "ended"),
@@ -289,7 +296,7 @@ erased_users = Table(
     "erased_users",
     metadata,
     Column("hash", Text, primary_key=True),
-    _number("at"),
+    *_numbers("at"),
     comment="Erased users: records of their earlier tasks are written without their names",
 )
 """`hash`: of the database's identifier and the user."""
@@ -300,17 +307,15 @@ responses = Table(
     "responses",
     metadata,
     Column("task", Text, primary_key=True),
-    _text("key_id"),
-    _text("user_name"),
-    _number("created"),
-    _number("expires"),
+    *_texts("key_id", "user_name"),
+    *_numbers("created", "expires"),
     Column("background", Boolean, nullable=False),
-    _text("model"),
+    *_texts("model"),
     Column("falls", Boolean, nullable=False),
-    _text("previous"),
-    _number("size"),
+    *_texts("previous"),
+    *_numbers("size"),
     Column("ended", BigInteger, comment="Null: its log is not here yet"),
-    _text("status"),
+    *_texts("status"),
     Column("echo", LargeBinary, nullable=False),
     Column("input", LargeBinary, nullable=False),
     Column("output", LargeBinary, comment="Null: its log is not here yet"),
@@ -327,9 +332,9 @@ response_logs = Table(
     "response_logs",
     metadata,
     Column("task", Text, ForeignKey("responses.task", ondelete="CASCADE"), nullable=False),
-    Column("part", Integer, nullable=False),
+    *_numbers("part"),
     Column("events", LargeBinary, nullable=False),
-    PrimaryKeyConstraint("task", "part", name="pk_response_logs"),
+    _key("response_logs", ["task", "part"]),
     comment="The event logs of responses that have ended, in parts from 0",
 )
 """`events`: as `gateway/responses/logs.py` packs them."""
@@ -341,25 +346,13 @@ webhooks = Table(
     "webhooks",
     metadata,
     Column("id", Text, primary_key=True),
-    _text("key_id"),
-    _text("user_name"),
-    _text("url"),
-    _text("events"),
-    _text("note"),
-    _text("secret"),
-    _text("old_secret"),
-    _number("old_until"),
-    _number("created"),
-    _number("changed"),
-    Column("off_since", BigInteger, comment="Since when; null: it is on"),
-    _text("off_why"),
-    _number("fails"),
-    Column("failing_since", BigInteger, comment="Null: it does not"),
-    _text("error"),
-    Column("delivered", BigInteger, comment="When last; null: never"),
+    *_texts("key_id", "user_name", "url", "events", "note", "secret", "old_secret", "off_why", "error"),
+    *_numbers("old_until", "created", "changed", "fails", "not_before"),
+    *_texts("claim"),
     Column("due", BigInteger, comment="When a replica has something to send; null: nothing waits"),
-    _number("not_before"),
-    _text("claim"),
+    Column("off_since", BigInteger, comment="Since when; null: it is on"),
+    Column("failing_since", BigInteger, comment="Null: it does not"),
+    Column("delivered", BigInteger, comment="When last; null: never"),
     Index("ix_webhooks_due", "due"),
     Index("ix_webhooks_key_id_user_name", "key_id", "user_name"),
     comment="URLs that are notified when something of their owners ends",
@@ -372,22 +365,17 @@ webhook_deliveries = Table(
     "webhook_deliveries",
     metadata,
     Column("id", Text, primary_key=True),
-    _text("webhook"),
-    _text("event_id"),
-    _text("event"),
-    _text("object_id"),
-    _text("user_name"),
-    _number("created"),
-    _text("state"),
-    _number("began"),
-    Column("attempts", Integer, nullable=False),
+    *_texts("webhook", "event_id", "event", "object_id", "user_name"),
+    *_numbers("created"),
+    *_texts("state"),
+    *_numbers("began", "attempts"),
     Column("due", BigInteger, comment="When it is sent next; null: not any more"),
     Column("ended", BigInteger, comment="When it was delivered, or given up; null: it waits"),
-    Column("status", Integer, comment="Of the last answer; null: there was none"),
-    _text("error"),
+    Column("status", BigInteger, comment="Of the last answer; null: there was none"),
+    *_texts("error"),
     Index("ix_webhook_deliveries_webhook_due", "webhook", "due"),
     Index("ix_webhook_deliveries_webhook_created_id", "webhook", "created", "id"),
-    Index("ix_webhook_deliveries_created", "created"),
+    Index("ix_webhook_deliveries_began", "began"),
     Index("ix_webhook_deliveries_user_name", "user_name"),
     comment="Events that webhooks have sent, or will send",
 )
@@ -398,10 +386,10 @@ files = Table(
     "files",
     metadata,
     Column("id", Text, primary_key=True),
-    *(_text(name) for name in ("key_id", "user_name", "name", "purpose")),
-    *(_number(name) for name in ("bytes", "created")),
+    *_texts("key_id", "user_name", "name", "purpose"),
+    *_numbers("bytes", "created"),
     Column("expires", BigInteger, comment="Null: it is kept until it is deleted"),
-    _text("state"),
+    *_texts("state"),
     Column("due", BigInteger, comment="When the sweep handles it; null: never"),
     Index("ix_files_key_id_user_name_id", "key_id", "user_name", "id"),
     Index("ix_files_due", "due"),
@@ -411,39 +399,81 @@ files = Table(
 
 # ---- batches (gateway/batches/) ----------
 
+
+class BatchRow(NamedTuple):
+    """A row of the table `batches`; the defaults are those of a new batch. Times: 0: not yet."""
+
+    id: str
+    """Ids sort by time."""
+    key_id: str
+    user_name: str
+    tier: str
+    endpoint: str
+    input_file: str
+    completion_window: str
+    created: int
+    expires: int
+    metadata: str = ""
+    """JSON; '': none."""
+    output_ttl_s: int = 0
+    """How long its files are kept; 0: until they are deleted."""
+    model: str = ""
+    """Of its first line."""
+    output_file: str = ""
+    """'': none."""
+    error_file: str = ""
+    status: str = "validating"
+    outcome: str = ""
+    """The status in which it will end; '' while lines run."""
+    errors: str = ""
+    """JSON; '': none."""
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    began: int = 0
+    finalizing: int = 0
+    cancelling: int = 0
+    ended: int = 0
+    leader: str = ""
+    """The replica that runs it; '': none."""
+    lease: int = 0
+    """Until when the leader holds it."""
+    epoch: int = 0
+    """The number of its leaders so far. Each write names it, so a replaced leader changes nothing."""
+    line: int = 1
+    """The first line without a result, and its offset in the file."""
+    offset: int = 0
+    waiting: int = 0
+    """Lines whose tasks wait, at the last report of its leader."""
+    running: int = 0
+    input_tokens: int = 0
+    """Of all answers, like the next three."""
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    blocked_on: str = ""
+    """BlockedOn at the last report of its leader, as JSON; '': no line is blocked."""
+
+
 batches = Table(
     "batches",
     metadata,
-    Column("id", Text, primary_key=True),
-    *(_text(name) for name in ("key_id", "user_name", "tier", "endpoint", "model")),
-    *(_text(name) for name in ("input_file", "output_file", "error_file")),
-    _number("output_ttl_s"),
-    *(_text(name) for name in ("completion_window", "metadata", "status", "outcome", "errors")),
-    *(_number(name) for name in ("total", "completed", "failed")),
-    *(_number(name) for name in ("created", "expires", "began", "finalizing", "cancelling", "ended")),
-    _text("leader"),
-    *(_number(name) for name in ("lease", "epoch", "line", "offset")),
-    *(Column(name, BigInteger, nullable=False, server_default="0") for name in ("waiting", "running")),
-    *(
-        Column(f"{name}_tokens", BigInteger, nullable=False, server_default="0")
-        for name in ("input", "cached", "output", "reasoning")
-    ),
-    Column("blocked_on", Text, nullable=False, server_default=""),
+    *_columns(BatchRow),
+    _key("batches", ["id"]),
     Index("ix_batches_user_name_key_id_id", "user_name", "key_id", "id"),
     Index("ix_batches_status_id", "status", "id"),
     Index("ix_batches_ended", "ended"),
     comment="Batches",
 )
-"""See `gateway/batches/models.py`: `user_name` and `completion_window` are `user` and `window` there. Ids sort by time."""
 
 batch_results = Table(
     "batch_results",
     metadata,
-    _text("batch"),
-    _number("line"),
+    Column("batch", Text, ForeignKey("batches.id", ondelete="CASCADE"), nullable=False),
+    *_numbers("line"),
     Column("failed", Boolean, nullable=False),
     Column("record", LargeBinary, nullable=False),
-    PrimaryKeyConstraint("batch", "line", name="pk_batch_results"),
+    _key("batch_results", ["batch", "line"]),
     comment="Results of the lines of batches, until they are in files",
 )
 """Content. `record`: its line in the output or error file."""

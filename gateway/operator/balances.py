@@ -13,12 +13,13 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.credits.amounts import MAX_CREDITS, credits_of, plain_credits, read_credits
 from fairlane.gateway.credits.prices import unpack
+from fairlane.gateway.database.tables import LedgerRow
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.bodies import Note, StrictBody, read_body
 from fairlane.gateway.operator.keys import no_key
 from fairlane.gateway.records.balances import BalanceRow, Balances
-from fairlane.gateway.records.ledger import GRANTED, LedgerRow
+from fairlane.gateway.records.ledger import GRANTED
 from fairlane.queues.clock import now_ms
 from fairlane.queues.overrides import Actor
 

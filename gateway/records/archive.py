@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import structlog
-from sqlalchemy import delete, null, select
+from sqlalchemy import null, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -32,8 +32,6 @@ from fairlane.queues.tasks import TERMINAL, Record
 
 log = structlog.get_logger("fairlane.gateway")
 
-MAX_PURGED = 50
-"""Answers can be large."""
 MAX_EARLY = 100
 """Ends that one process tries again each second."""
 
@@ -172,10 +170,3 @@ async def find_archived(database: Database, task_id: str, *, with_request: bool 
     async with database.reporting() as connection:
         row = (await connection.execute(wanted.where(columns.task == task_id))).one_or_none()
     return None if row is None else Archived(*row)
-
-
-async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of the older rows; return whether there may be more."""
-    oldest = select(archive.c.task).where(archive.c.ended < now_ms - kept_ms)
-    oldest = oldest.order_by(archive.c.ended).limit(MAX_PURGED)
-    return (await connection.execute(delete(archive).where(archive.c.task.in_(oldest)))).rowcount > 0

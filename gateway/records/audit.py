@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import delete, desc, or_, select, tuple_
+from sqlalchemy import desc, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.inserting import insert_new
@@ -14,7 +14,6 @@ from fairlane.gateway.records.entries import at_of
 from fairlane.gateway.records.erasure import ErasedUsers, erase_from_audit, users_of_audit
 
 Values = dict[str, Any]
-MAX_PURGED = 1000
 
 _unpack = msgspec.msgpack.Decoder(tuple[str, str, str, str, str, str, str]).decode
 _decode = msgspec.json.Decoder(Values).decode
@@ -91,10 +90,3 @@ def _shown(row: Mapping[Any, Any]) -> dict[str, Any]:
         **{name: row[name] for name in ("action", "target")},
         **{name: msgspec.Raw(row[name].encode()) for name in ("before", "after")},
     }
-
-
-async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of the older rows; return whether there may be more."""
-    before_ms = now_ms - kept_ms
-    oldest = select(audit.c.id).where(audit.c.at < before_ms).order_by(audit.c.at).limit(MAX_PURGED)
-    return (await connection.execute(delete(audit).where(audit.c.id.in_(oldest)))).rowcount > 0

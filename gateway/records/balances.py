@@ -14,10 +14,10 @@ import structlog
 from fairlane.gateway.credits.amounts import credits_of
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import LedgerRow
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.records.ledger import (
     GRANTED,
-    LedgerRow,
     add_rows,
     grant_of,
     page_of,

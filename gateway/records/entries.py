@@ -8,6 +8,7 @@ import msgspec
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.credits.prices import unpack
+from fairlane.gateway.database.tables import UsageRow
 from fairlane.gateway.webhooks.enqueue import End
 from fairlane.queues.chains import part_id
 
@@ -64,55 +65,6 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
 
 
 _unpack = msgspec.msgpack.Decoder(Packed, strict=False).decode
-
-
-class UsageRow(NamedTuple):
-    """A row of the table `usage`: its columns in their order."""
-
-    task: str
-    """Of a stage of a chain `<chain>.<number>`, of a part its own id, so that each has a row."""
-    ended: int
-    enqueued: int
-    granted: int | None
-    first_output: int | None
-    state: str
-    code: str
-    key_id: str
-    user_name: str
-    tier: str
-    queue: str
-    task_type: str
-    model: str
-    scheduled: str
-    worker: str
-    attempts: int
-    tries: int
-    request: str
-    trace: str
-    input: int | None
-    output: int | None
-    cached: int | None
-    reasoning: int | None
-    estimated: bool
-    cost: int | None
-    price: str
-    route: str
-    template: str
-    template_version: str
-    chain: str = ""
-    stage: int | None = None
-    stage_name: str = ""
-    part: int | None = None
-
-    @property
-    def waited_ms(self) -> int:
-        """Until its last grant, including earlier attempts; if it was never granted, until its end."""
-        return max((self.granted or self.ended) - self.enqueued, 0)
-
-    @property
-    def ran_ms(self) -> int:
-        """From its last grant to its end."""
-        return max(self.ended - self.granted, 0) if self.granted else 0
 
 
 def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:

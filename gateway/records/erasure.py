@@ -10,18 +10,16 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
-from sqlalchemy import delete, func, or_, select, text, tuple_, update
+from sqlalchemy import Column, ColumnElement, Table, delete, func, or_, select, text, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.database import tables as t
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.inserting import insert_rows
-from fairlane.gateway.database.tables import archive, audit, erased_users, files, usage, usage_users
-from fairlane.gateway.records.batches import erase_user as erase_batches
+from fairlane.gateway.database.tables import erased_users
 from fairlane.gateway.records.entries import at_of
 from fairlane.gateway.records.usage import adding
-from fairlane.gateway.responses.store import forget_user as forget_responses
-from fairlane.gateway.webhooks.store import erase_user as erase_webhooks
 
 ERASED = "(erased)"
 """Replaces the names of all erased users."""
@@ -147,42 +145,42 @@ Part = Callable[[AsyncConnection, str, int], Awaitable[int]]
 """Erases a user in a part of a table's rows that are not newer than an instant (ms). Returns their number."""
 
 
-async def _usage(connection: AsyncConnection, user: str, until: int) -> int:
-    tasks = select(usage.c.task).where(usage.c.user_name == user, usage.c.enqueued <= until).limit(1000)
-    nameless = {"user_name": ERASED, "request": "", "trace": ""}
-    return (await connection.execute(update(usage).where(usage.c.task.in_(tasks)).values(nameless))).rowcount
+def _rows(
+    table: Table,
+    time: Column[int],
+    page: int = 1000,
+    only: ColumnElement[bool] | None = None,
+    renamed: Mapping[str, Any] | None = None,
+) -> Part:
+    """Return a part that deletes `page` rows of a table, or sets these columns in them."""
+    (key,) = table.primary_key
+    change = delete(table) if renamed is None else update(table).values(renamed)
+
+    async def erase(connection: AsyncConnection, user: str, until: int) -> int:
+        whose = select(key).where(table.c.user_name == user, time <= until)
+        some = (whose if only is None else whose.where(only)).limit(page)
+        return (await connection.execute(change.where(key.in_(some)))).rowcount
+
+    return erase
 
 
 async def _days(connection: AsyncConnection, user: str, until: int) -> int:
-    found = (
-        select(usage_users).where(usage_users.c.user_name == user, usage_users.c.began <= until).limit(200)
-    )
+    users = t.usage_users
+    found = select(users).where(users.c.user_name == user, users.c.began <= until).limit(200)
     rows = (await connection.execute(found)).mappings().all()
     if rows:
-        key = list(usage_users.primary_key)
+        key = list(users.primary_key)
         which = [tuple(row[column.name] for column in key) for row in rows]
-        await connection.execute(delete(usage_users).where(tuple_(*key).in_(which)))
+        await connection.execute(delete(users).where(tuple_(*key).in_(which)))
         renamed = [tuple({**row, "user_name": ERASED}.values()) for row in rows]
-        await insert_rows(connection, usage_users, renamed, adding(usage_users))
+        await insert_rows(connection, users, renamed, adding(users))
     return len(rows)
-
-
-async def _archived(connection: AsyncConnection, user: str, until: int) -> int:
-    tasks = select(archive.c.task).where(archive.c.user_name == user, archive.c.enqueued <= until).limit(50)
-    return (await connection.execute(delete(archive).where(archive.c.task.in_(tasks)))).rowcount
-
-
-async def _files(connection: AsyncConnection, user: str, until: int) -> int:
-    """Mark files as deleted; the sweep removes their bytes within a minute or two, and then the rows."""
-    named = select(files.c.id).where(files.c.user_name == user, files.c.created <= until).limit(200)
-    gone = {"user_name": ERASED, "key_id": "", "name": "", "state": "deleted", "due": until}
-    return (await connection.execute(update(files).where(files.c.id.in_(named)).values(gone))).rowcount
 
 
 async def _acts(connection: AsyncConnection, user: str, until: int) -> int:
     named = '"user":' + msgspec.json.encode(user).decode()
     find = func.instr if connection.dialect.name == "sqlite" else func.strpos
-    columns = audit.c
+    columns = t.audit.c
     whose = or_(
         columns.target == f"user {user}", find(columns.before, named) > 0, find(columns.after, named) > 0
     )
@@ -192,18 +190,30 @@ async def _acts(connection: AsyncConnection, user: str, until: int) -> int:
     rows = (await connection.execute(found.limit(200))).all()
     for entry_id, *texts in rows:
         values = dict(zip(("target", "before", "after"), _without(user, *texts), strict=True))
-        await connection.execute(update(audit).where(columns.id == entry_id).values(values))
+        await connection.execute(update(t.audit).where(columns.id == entry_id).values(values))
     return len(rows)
 
 
+_hooks = _rows(t.webhooks, t.webhooks.c.created)
+_deliveries = _rows(t.webhook_deliveries, t.webhook_deliveries.c.created)
+
+
+async def _webhooks(connection: AsyncConnection, user: str, until: int) -> int:
+    return await _hooks(connection, user, until) + await _deliveries(connection, user, until)
+
+
+_NAMELESS = {"user_name": ERASED, "request": "", "trace": ""}
+_DELETED = {"user_name": ERASED, "key_id": "", "name": "", "state": "deleted", "due": 0}
+"""The sweep of files removes their bytes within a minute or two, and then the rows."""
+
 PARTS: Mapping[str, Part] = {
-    "usage": _usage,
+    "usage": _rows(t.usage, t.usage.c.enqueued, renamed=_NAMELESS),
     "days": _days,
-    "archived": _archived,
+    "archived": _rows(t.archive, t.archive.c.enqueued, 50),
     "audit": _acts,
-    "responses": forget_responses,
-    "webhooks": erase_webhooks,
-    "files": _files,
-    "batches": erase_batches,
+    "responses": _rows(t.responses, t.responses.c.created, 50),
+    "webhooks": _webhooks,
+    "files": _rows(t.files, t.files.c.created, renamed=_DELETED),
+    "batches": _rows(t.batches, t.batches.c.created, 10, t.batches.c.ended > 0),
 }
 """By the name in the answer of the call. Each table that names users has an entry."""

@@ -6,40 +6,20 @@ adds a row to the sums, so the sums are those of the rows at every instant. Bala
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import Select, and_, collate, delete, desc, func, or_, select, tuple_
+from sqlalchemy import Select, and_, collate, desc, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.inserting import insert_rows
-from fairlane.gateway.database.tables import balances, ledger
+from fairlane.gateway.database.tables import LedgerRow, balances, ledger
 from fairlane.gateway.records.entries import Charge
-from fairlane.gateway.records.usage import MAX_PURGED
 from fairlane.queues.credits import Funds
 
 GRANTED = "granted"
 _FUNDS = {"d": "day", "m": "month"}
 _LETTERS = {fund: letter for letter, fund in _FUNDS.items()}
-
-
-class LedgerRow(NamedTuple):
-    """A row of the table `ledger`: its columns in their order."""
-
-    kind: str
-    id: str
-    fund: str
-    ends: int
-    subject: str
-    key_id: str
-    user_name: str
-    held: int
-    amount: int
-    number: int
-    price: str
-    at: int
-    who: str = ""
-    note: str = ""
 
 
 def rows_of(charge: Charge) -> list[LedgerRow]:
@@ -193,21 +173,3 @@ async def rows_of_user(connection: AsyncConnection, user: str) -> int:
 def place(row: LedgerRow) -> str:
     """Return the place of a row, for `page_of`."""
     return f"{row.at}.{row.id}.{row.fund}"
-
-
-# ---- retention ----------
-
-
-async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of the older rows of tasks, and of older sums of windows; return whether there may be more. Grants and their
-    sums stay."""
-    before = now_ms - kept_ms
-    key = (ledger.c.kind, ledger.c.id, ledger.c.fund)
-    old = select(*key).where(ledger.c.at < before, ledger.c.kind == "task").order_by(ledger.c.at)
-    rows = (await connection.execute(delete(ledger).where(tuple_(*key).in_(old.limit(MAX_PURGED))))).rowcount
-    over = select(balances.c.subject, balances.c.fund, balances.c.ends).where(
-        balances.c.fund != GRANTED, balances.c.ends < before
-    )
-    columns = tuple_(balances.c.subject, balances.c.fund, balances.c.ends)
-    rows += (await connection.execute(delete(balances).where(columns.in_(over.limit(MAX_PURGED))))).rowcount
-    return rows > 0

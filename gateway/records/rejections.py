@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import structlog
-from sqlalchemy import delete, desc, func, select, tuple_
+from sqlalchemy import desc, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.calls.paging import read_place
@@ -140,14 +140,3 @@ async def read_page(
     ]
     last = shown[-1] if len(rows) > limit else None
     return shown, f"{last['minute']}.{last['code']}.{last['key']}" if last else None
-
-
-async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of the older rows; return whether there may be more."""
-    before_ms = now_ms - kept_ms
-    first = await connection.scalar(select(func.min(rejections.c.minute)))
-    if first is None or first >= before_ms:
-        return False
-    # some minutes at a time: those of one are no more than processes times MAX_COUNTED
-    until = min(first + 10 * MINUTE_MS, before_ms)
-    return (await connection.execute(delete(rejections).where(rejections.c.minute < until))).rowcount > 0

@@ -1,4 +1,4 @@
-"""Writes usage records and their sums, and deletes them after their retention."""
+"""Writes usage records and their sums."""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -6,13 +6,12 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import Table as SqlTable
-from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.inserting import insert_rows
-from fairlane.gateway.database.tables import MEASURES, usage, usage_routes, usage_sums, usage_users
-from fairlane.gateway.records.entries import UsageRow, read_usage
+from fairlane.gateway.database.tables import MEASURES, UsageRow, usage, usage_routes, usage_sums, usage_users
+from fairlane.gateway.records.entries import read_usage
 from fairlane.queues.metrics import Names
 from fairlane.queues.tasks import State
 
@@ -25,7 +24,6 @@ MAX_NAMES = 100
 OTHER."""
 MAX_KEYS = 1000
 """Keys and days whose names are remembered; the least recently used ones are dropped."""
-MAX_PURGED = 1000
 
 Sums = dict[tuple[Any, ...], list[int]]
 """Measures (MEASURES) by the columns of the primary key."""
@@ -123,25 +121,3 @@ def adding(table: SqlTable) -> str:
     key = ", ".join(column.name for column in table.primary_key)
     sums = ", ".join(f"{measure} = {table.name}.{measure} + excluded.{measure}" for measure in MEASURES)
     return f"ON CONFLICT ({key}) DO UPDATE SET {sums}"
-
-
-# ---- retention ----------
-
-
-async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of the older rows; return whether there may be more."""
-    before = now_ms - kept_ms
-    oldest = select(usage.c.task).where(usage.c.ended < before).order_by(usage.c.ended).limit(MAX_PURGED)
-    rows = (await connection.execute(delete(usage).where(usage.c.task.in_(oldest)))).rowcount
-    day, hour = before - before % DAY_MS, now_ms - HOURS_KEPT_MS
-    sums = [
-        (usage_sums, usage_sums.c.span == DAY_MS, day),
-        (usage_sums, usage_sums.c.span == HOUR_MS, hour),
-        (usage_users, usage_users.c.began >= 0, day),
-        (usage_routes, usage_routes.c.began >= 0, day),
-    ]
-    for table, which, until in sums:
-        first = await connection.scalar(select(func.min(table.c.began)).where(which))
-        if first is not None and first < until:  # one span at a time: those of a day may be many
-            rows += (await connection.execute(delete(table).where(which, table.c.began == first))).rowcount
-    return rows > 0

@@ -1,17 +1,13 @@
-"""Stored responses in SQL: queries, deletion and expiry."""
+"""Stored responses in SQL: queries and deletion."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Select, String, bindparam, delete, func, literal, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import response_logs, responses
 from fairlane.gateway.responses.rows import Row, Turn
-
-MAX_PURGED = 50
-"""Their content can be large."""
 
 _c = responses.c
 _ROW = (
@@ -35,7 +31,6 @@ def _line() -> Select[Any]:
 
 _wanted_tasks = _c.task.in_(bindparam("tasks", expanding=True))
 _there = _c.expires > bindparam("now")
-_over = select(_c.task).where(_c.expires <= bindparam("before")).order_by(_c.expires).limit(MAX_PURGED)
 _output = select(_c.output).where(_c.task == bindparam("task"))
 
 _LINE = _line()
@@ -47,7 +42,6 @@ _PART = select(response_logs.c.events).where(
     response_logs.c.task == bindparam("task"), response_logs.c.part == bindparam("part")
 )
 _DELETE = delete(responses).where(_c.task == bindparam("task"))
-_PURGE = delete(responses).where(_c.task.in_(_over))
 """Built once: statements contain reference cycles, which would be garbage after each request."""
 
 
@@ -102,15 +96,3 @@ class ResponseStore:
         async with self._database.writing() as connection:
             gone = await connection.execute(_DELETE, {"task": task_id})
         return gone.rowcount > 0
-
-
-async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a page of responses that expired `kept_ms` ago. Return whether there may be more."""
-    gone = await connection.execute(_PURGE, {"before": now_ms - kept_ms})
-    return gone.rowcount > 0
-
-
-async def forget_user(connection: AsyncConnection, user: str, until: int) -> int:
-    """Delete a page of a user's responses created by `until`. Return their number."""
-    found = select(_c.task).where(_c.user_name == user, _c.created <= until).limit(MAX_PURGED)
-    return (await connection.execute(delete(responses).where(_c.task.in_(found)))).rowcount

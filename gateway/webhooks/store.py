@@ -4,14 +4,12 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, delete, func, select, text, tuple_, update
+from sqlalchemy import and_, func, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.webhooks.events import EVERY_USER
-
-MAX_PURGED = 1000
 
 
 class Cursor(NamedTuple):
@@ -100,25 +98,3 @@ async def deliveries(
     return (
         await connection.execute(found.order_by(columns.created.desc(), columns.id.desc()).limit(limit))
     ).all()
-
-
-# ---- retention and erasure ----------
-
-
-async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
-    """Delete a part of the older deliveries; return whether there may be more."""
-    columns, before = webhook_deliveries.c, now_ms - kept_ms
-    # `began` is later than `created` if a delivery was sent again by hand
-    oldest = select(columns.id).where(columns.created < before, columns.began < before)
-    oldest = oldest.order_by(columns.created).limit(MAX_PURGED)
-    old = delete(webhook_deliveries).where(columns.id.in_(oldest))
-    return (await connection.execute(old)).rowcount > 0
-
-
-async def erase_user(connection: AsyncConnection, user: str, until: int) -> int:
-    """Delete a user's webhooks, and a part of the deliveries about the user's ends; return the number of rows."""
-    mine = delete(webhooks).where(webhooks.c.user_name == user, webhooks.c.created <= until)
-    rows = (await connection.execute(mine)).rowcount
-    columns = webhook_deliveries.c
-    some = select(columns.id).where(columns.user_name == user, columns.created <= until).limit(MAX_PURGED)
-    return rows + (await connection.execute(delete(webhook_deliveries).where(columns.id.in_(some)))).rowcount

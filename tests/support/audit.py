@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.support.direct import World
 
-from fairlane.gateway.records.entries import UsageRow, read_announced, read_charge, read_usage
+from fairlane.gateway.database.tables import UsageRow
+from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
 from fairlane.queues.keys import BALANCE, CHAIN, KEYS, LIMIT, POOL, RECORD, UPSTREAM, Key
 from fairlane.queues.store.link import Arg
 

@@ -12,12 +12,12 @@ from tests.support.records import KEYS, tier_of
 
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import balances, ledger
+from fairlane.gateway.database.tables import LedgerRow, balances, ledger
 from fairlane.gateway.records.balances import Balances
 from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.entries import read_charge
 from fairlane.gateway.records.erasure import ErasedUsers
-from fairlane.gateway.records.ledger import GRANTED, LedgerRow, rows_of
+from fairlane.gateway.records.ledger import GRANTED, rows_of
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.reconciliation import BalanceReconciler
 from fairlane.gateway.records.usage import UsageTable

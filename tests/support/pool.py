@@ -6,7 +6,8 @@ from typing import Any, Literal
 from tests.support.direct import Subscription, World, drive
 from tests.support.ids import numbered
 
-from fairlane.gateway.records.entries import Charge, UsageRow, read_charge, read_usage
+from fairlane.gateway.database.tables import UsageRow
+from fairlane.gateway.records.entries import Charge, read_charge, read_usage
 from fairlane.queues.chains import Advanced, Chain, ChainEnd, ChainStart, Part, Stage, StageEntry, Step
 from fairlane.queues.overrides import Actor
 from fairlane.queues.rules import Change, Value

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.rejections import write_rejections
+from fairlane.gateway.records.retention import Retention
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.metrics import Recorder
@@ -104,6 +106,17 @@ async def everything(database: Database) -> dict[str, list[Any]]:
             table.name: list((await connection.execute(select(table))).all())
             for table in metadata.sorted_tables
         }
+
+
+async def expire(database: Database, now_ms: int, *, days: int = 1) -> int:
+    """Delete what is over, where usage, the audit log and the archive are kept for `days`. Return how many parts it took."""
+    settings = SimpleNamespace(
+        usage_retention_days=days, audit_retention_days=days, archive_ttl_ms=days * DAY_MS
+    )
+    retention, parts = Retention(database, SimpleNamespace(settings=settings)), 0  # type: ignore[arg-type]
+    while await retention.forget(now_ms):
+        parts += 1
+    return parts
 
 
 async def carry_all(outbox: Outbox) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from sqlalchemy import func, select, update
+from tests.support.records import expire
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.batches.models import Batch, Status, new_batch_id
@@ -13,7 +14,9 @@ from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.metrics.database import DatabaseSurveyor
-from fairlane.gateway.records.batches import erase_user, purge
+from fairlane.gateway.records.erasure import PARTS
+from fairlane.gateway.records.retention import BATCHES_DAYS
+from fairlane.gateway.records.usage import DAY_MS
 from fairlane.gateway.settings import Settings
 from fairlane.streaming.views.usage import Counts
 
@@ -72,7 +75,7 @@ async def test_a_line_is_counted_once(database: Database) -> None:
     await store.add(made(), 10)
     batch = await led(store, "one", await _only(store))
     batch = await store.begin(batch, NOW, total=5, model="m")
-    assert batch.status is Status.IN_PROGRESS
+    assert batch.status == Status.IN_PROGRESS
     batch = await store.keep(batch, [outcome(1), outcome(3, failed=True)], 2, 10)
     batch = await store.keep(batch, [outcome(1, failed=True), outcome(3), outcome(2)], 4, 30)
     assert (batch.completed, batch.failed, batch.line, batch.offset) == (2, 1, 4, 30)
@@ -166,18 +169,12 @@ async def test_ended_batches_are_deleted_with_their_results(database: Database) 
             rows = [select(func.count()).select_from(table) for table in (batches, batch_results)]
             return tuple([int(await connection.scalar(one) or 0) for one in rows])  # type: ignore[return-value]
 
-    async def purged(kept_ms: int) -> None:
-        more = True
-        while more:
-            async with database.writing() as connection:
-                more = await purge(connection, NOW + 1, kept_ms)
-
-    await purged(1_000_000)
+    await expire(database, NOW + 1)
     assert await count() == (3, 1100), "of those that have ended nothing is left over but the batch"
-    await purged(0)
+    await expire(database, NOW + 1 + BATCHES_DAYS * DAY_MS)
     assert await count() == (2, 1100)
     async with database.writing() as connection:
         await connection.execute(update(batches).values(created=NOW - 5))
-        assert await erase_user(connection, "ann", NOW - 10) == 0
-        assert await erase_user(connection, "ann", NOW) == 1
+        assert await PARTS["batches"](connection, "ann", NOW - 10) == 0
+        assert await PARTS["batches"](connection, "ann", NOW) == 1
     assert await count() == (1, 1100), "what runs still is nobody's to forget"

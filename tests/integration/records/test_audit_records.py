@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from sqlalchemy import func, select
 from tests.integration.native.keys import key, secret
-from tests.support.records import KEYS, NOON, carry_all, carrying
+from tests.support.records import KEYS, NOON, carry_all, carrying, expire
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
@@ -18,7 +18,6 @@ from fairlane.gateway.dispatching import ENDS
 from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.audit import AuditTable
-from fairlane.gateway.records.audit import purge as purge_acts
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.rejections import (
     MAX_COUNTED,
@@ -30,7 +29,7 @@ from fairlane.gateway.records.rejections import (
     read_page,
     write_rejections,
 )
-from fairlane.gateway.records.rejections import purge as purge_rejections
+from fairlane.gateway.records.retention import REJECTIONS_DAYS
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Limits, Scheduler
@@ -258,13 +257,10 @@ async def test_both_are_kept_for_their_time(database: Database) -> None:
             minutes = [NOON - at * day - number * MINUTE_MS for number in range(100)]
             packed = [msgspec.msgpack.encode(("r1", minute, [("k", "A", 1)])) for minute in minutes]
             assert await write_rejections(connection, packed) == 100
-    parts = 0
-    async with database.writing() as connection:
-        while await purge_acts(connection, NOON + 1, 2 * day + 1):
-            parts += 1
-        assert parts > 1
-        while await purge_rejections(connection, NOON, 2 * day):
-            pass
+    assert await expire(database, NOON, days=2) > 1
+    async with database.reading() as connection:
         assert await connection.scalar(select(func.min(audit.c.at))) == NOON - 2 * day
         assert await connection.scalar(select(func.count()).select_from(audit)) == 4500
+    await expire(database, NOON + (REJECTIONS_DAYS - 2) * day)
+    async with database.reading() as connection:
         assert await connection.scalar(select(func.min(rejections.c.minute))) == NOON - 2 * day

@@ -8,15 +8,15 @@ from sqlalchemy import delete
 from structlog.testing import capture_logs
 from tests.support.bank import Bank, banking
 from tests.support.databases import running_postgres
-from tests.support.records import KEYS, entry, put
+from tests.support.records import KEYS, entry, expire, put
 from tests.support.servers import Server
 
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import balances, ledger
+from fairlane.gateway.database.tables import LedgerRow, balances, ledger
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.records import outbox as outbox_module
 from fairlane.gateway.records import reconciliation as reconciliation_module
-from fairlane.gateway.records.ledger import GRANTED, LedgerRow, add_rows, purge
+from fairlane.gateway.records.ledger import GRANTED, add_rows
 from fairlane.queues.metrics import BALANCES_CORRECTED, CREDITS_CORRECTED
 from fairlane.queues.tasks import Rejection, State, Submitted
 
@@ -208,9 +208,7 @@ async def test_the_ledger_is_read_by_pages_and_old_rows_of_tasks_go_while_balanc
             with pytest.raises(ApiError, match="of a page before"):
                 await bank.balances.ledger_page(ACME, wrong)
         before_sums = await stands(bank)
-        async with bank.database.writing() as connection:
-            assert await purge(connection, int(time.time() * 1000) + 10 * DAY_MS, DAY_MS)
-            assert not await purge(connection, int(time.time() * 1000) + 10 * DAY_MS, DAY_MS)
+        assert await expire(bank.database, int(time.time() * 1000) + 10 * DAY_MS)
         assert sorted(row.id for row in await bank.rows()) == ["a.b", "c"]
         assert await stands(bank) == before_sums
         with capture_logs() as logs:

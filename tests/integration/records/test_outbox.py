@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
 from tests.support.databases import Postgres, running_postgres
-from tests.support.records import KEYS, NOON, carry_all, carrying, entry, put, tasks_in
+from tests.support.records import KEYS, NOON, carry_all, carrying, entry, expire, put, tasks_in
 from tests.support.serving import until
 
 from fairlane.gateway.database.database import Database
@@ -15,7 +15,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import MEASURES, usage, usage_sums, usage_users
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.outbox import Outbox
-from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, purge
+from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, UsageTable
 from fairlane.queues.store.link import RedisLink
 
 pytestmark = pytest.mark.anyio
@@ -173,19 +173,13 @@ async def stopped_and_started(redis_url: str, server: Postgres) -> None:
 
 
 async def test_records_are_kept_for_their_time(database: Database) -> None:
-    from fairlane.gateway.records.retention import Kept, Retention
-    from fairlane.gateway.records.usage import UsageTable
-
-    table, retention = UsageTable(lambda queue: queue), Retention(database, [Kept(purge, lambda: 2 * DAY_MS)])
+    table = UsageTable(lambda queue: queue)
     days = [NOON - n * DAY_MS for n in range(6)]
     async with database.writing() as connection:
         for day in days:
             packed = [entry(f"{day}-{n}", ended=day, user=f"site/{n}") for n in range(300)]
             assert await table.write(connection, packed) == 300
-    parts = 0
-    while await retention.forget(NOON):
-        parts += 1
-    assert parts > 1
+    assert await expire(database, NOON, days=2)
     async with database.reading() as connection:
         assert set(await connection.scalars(select(usage.c.ended))) == {
             NOON,

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 from tests.support.receivers import LOCAL
+from tests.support.records import expire
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
+from fairlane.gateway.records.erasure import PARTS
 from fairlane.gateway.records.slots import ReportSlots
+from fairlane.gateway.records.usage import DAY_MS
 from fairlane.gateway.settings import WebhookSettings
-from fairlane.gateway.webhooks import store
 from fairlane.gateway.webhooks.delivery import Attempt
 from fairlane.gateway.webhooks.delivery_queue import DeliveryQueue, Policy, Webhook, WebhookHealth
 from fairlane.gateway.webhooks.enqueue import End, enqueue
@@ -242,16 +244,14 @@ async def test_a_webhook_that_fails_for_days_is_disabled_and_can_be_enabled(data
 
 async def test_old_deliveries_and_those_of_a_removed_webhook_are_deleted(database: Database) -> None:
     keep, gone = await hook(database), await hook(database)
-    await add(database, end("old", at=NOW - 100 * HOUR_MS), end("new"))
+    await add(database, end("old", at=NOW - 15 * DAY_MS), end("new"))
     use = use_cases(database)
     assert await use.remove(caller(ANN), gone) == {"id": gone, "removed": True}
     [left] = (await use.page(caller(ANN)))["webhooks"]
     assert (left["id"], left["waiting"]) == (keep, 2)
     assert [webhook.id for webhook in await claimed(database)] == [keep]
-    for now, objects in ((NOW, {"new"}), (NOW + 91 * HOUR_MS, set())):
-        async with database.writing() as connection:
-            while await store.purge(connection, now, 90 * HOUR_MS):
-                pass
+    for now, objects in ((NOW, {"new"}), (NOW + 15 * DAY_MS, set())):
+        await expire(database, now)
         assert {row.object_id for row in await rows(database)} == objects
 
 
@@ -260,7 +260,7 @@ async def test_an_erased_user_has_no_webhooks_and_is_in_no_log(database: Databas
     all_users = await hook(database, Owner("site", "site"), every=True)
     await add(database, end("t1"), end("t2", BOB))
     async with database.writing() as connection:
-        while await store.erase_user(connection, ANN.user, NOW):
+        while await PARTS["webhooks"](connection, ANN.user, NOW):
             pass
     assert [(row.webhook, row.object_id) for row in await rows(database)] == [(all_users, "t2")]
     assert [row.id for row in await rows(database, webhooks)] == [all_users]

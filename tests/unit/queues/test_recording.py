@@ -6,7 +6,8 @@ from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.records.entries import MAX_TOKENS, UsageRow, read_announced, read_usage
+from fairlane.gateway.database.tables import UsageRow
+from fairlane.gateway.records.entries import MAX_TOKENS, read_announced, read_usage
 from fairlane.gateway.webhooks.enqueue import End
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import Rejection, State, Submitted

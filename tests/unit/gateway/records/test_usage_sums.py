@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from tests.support.records import NOON, entry
 
+from fairlane.gateway.database.tables import UsageRow
 from fairlane.gateway.records import usage
-from fairlane.gateway.records.entries import UsageRow, read_usage
+from fairlane.gateway.records.entries import read_usage
 from fairlane.gateway.records.usage import DAY_MS, MAX_NAMES, UsageTable
 from fairlane.queues.metrics import OTHER
 
