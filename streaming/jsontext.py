@@ -23,7 +23,6 @@ NO_ARGUMENTS = b'"{}"'
 _encode = msgspec.json.encode
 _object_decoder = msgspec.json.Decoder(dict[str, Raw])
 _list_decoder = msgspec.json.Decoder(list[Raw])
-_skip = msgspec.json.Decoder(Raw)
 _KINDS = {code: chr(code) for code in b'"{[-0123456789tf'}
 """What most values begin with."""
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -83,14 +82,6 @@ def members(raw: bytes | None) -> dict[str, Raw] | None:
         return _object_decoder.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-
-
-def is_object(raw: bytes) -> bool:
-    """Whether a text is a JSON object; nothing is made of what is in it."""
-    try:
-        return kind_of(raw) == "{" and bool(_skip.decode(raw))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return False
 
 
 def items(raw: bytes | None) -> list[bytes] | None:

@@ -21,10 +21,10 @@ from fairlane.gateway.tasks.wait import event_time
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
+from fairlane.streaming.views.chat import ChatBodyView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.media import CutShort, MediaBodyView, split_typed
 from fairlane.streaming.views.messages import MessagesBodyView
-from fairlane.streaming.views.openai_common import OpenAIBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.result import ResultShapeError
 from fairlane.streaming.views.task import TaskInfo
@@ -133,7 +133,7 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-Body = OpenAIBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView
+Body = ChatBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView
 
 
 async def wait(

@@ -21,12 +21,12 @@ from fairlane.gateway.calls.responses.request import chat_of, read_storage_optio
 from fairlane.gateway.calls.shapes import HostedTools
 from fairlane.gateway.calls.task_builder import read_flag
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.streaming.views.chat import ChatBodyView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
-from fairlane.streaming.views.openai_common import OpenAIBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.task import TaskInfo
 
-View = OpenAIBodyView | EmbeddingBodyView | ResponsesBodyView
+View = ChatBodyView | EmbeddingBodyView | ResponsesBodyView
 """Makes the body of an answer."""
 
 

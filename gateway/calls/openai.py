@@ -11,7 +11,6 @@ from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
 from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
-from fairlane.streaming.views.openai_common import OpenAIBodyView, OpenAIStreamView
 from fairlane.streaming.views.task import TaskInfo
 
 MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512
@@ -24,9 +23,9 @@ class OpenAIRequest(NamedTuple):
     """A request: the type of its task, and the views of its answer."""
 
     task_type: str
-    streamed: Callable[[TaskInfo], OpenAIStreamView] | None
+    streamed: Callable[[TaskInfo], ChatStreamView] | None
     """None: the request does not stream."""
-    whole: Callable[[TaskInfo], OpenAIBodyView | EmbeddingBodyView]
+    whole: Callable[[TaskInfo], ChatBodyView | EmbeddingBodyView]
 
 
 Read = Callable[[RawObject], OpenAIRequest]
@@ -62,8 +61,8 @@ def read_embedding(fields: RawObject) -> OpenAIRequest:
 
 
 def _streamed(
-    view: Callable[..., OpenAIStreamView], fields: RawObject
-) -> Callable[[TaskInfo], OpenAIStreamView] | None:
+    view: Callable[..., ChatStreamView], fields: RawObject
+) -> Callable[[TaskInfo], ChatStreamView] | None:
     return partial(view, include_usage=_include_usage(fields)) if read_flag(fields, "stream") else None
 
 

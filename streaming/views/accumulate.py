@@ -45,73 +45,53 @@ class Value:
     the newer value counts.
     """
 
-    __slots__ = ("_inside", "_kind", "_members", "_raw")
+    __slots__ = ("_held", "_kind")
 
     def __init__(self, raw: bytes) -> None:
-        self._set(raw)
-
-    def _set(self, raw: bytes) -> None:
-        self._raw = bytes(raw)
         self._kind = kind_of(raw)
-        self._members: dict[str, Value] | None = None
-        self._inside: bytearray | None = None
+        self._held: bytes | bytearray | dict[str, Value] = bytes(raw)
+        """As it came; once something was added, the inside of a string or a list, or the members."""
 
     def add(self, raw: bytes, *, join: bool, depth: int = _MAX_DEPTH) -> None:
         """Put a piece behind what there is."""
         kind = kind_of(raw)
         if not kind:
             return
-        if kind != self._kind or not depth:
-            self._set(raw)
-        elif kind == "{" and self._opened():
+        if kind != self._kind or not depth or kind not in ('{["' if join else "{["):
+            self._kind, self._held = kind, bytes(raw)
+        elif kind == "{":
             for name, value in (members(raw) or {}).items():
                 self.add_member(name, value, join=join, depth=depth)
-        elif kind == "[":
-            self._append(_between(raw), b",")
-        elif kind == '"' and join:
-            self._append(_between(raw), b"")
         else:
-            self._set(raw)
+            if isinstance(self._held, bytes):
+                self._held = bytearray(_between(self._held))
+            assert isinstance(self._held, bytearray)
+            if (inside := _between(raw)) and self._held and kind == "[":
+                self._held += b","
+            self._held += inside
 
     def add_member(self, name: str, raw: bytes, *, join: bool, depth: int = _MAX_DEPTH) -> None:
         """Put a piece behind a member of an object."""
-        if not self._opened() or self._members is None:
-            return
-        known = self._members.get(name)
-        if known is None:
-            self._members[name] = Value(raw)
-        else:
+        if isinstance(self._held, bytes):
+            self._held = {name: Value(value) for name, value in (members(self._held) or {}).items()}
+        assert isinstance(self._held, dict)
+        known = self._held.setdefault(name, added := Value(raw))
+        if known is not added:
             known.add(raw, join=join and name not in _REPEATED, depth=depth - 1)
-
-    def _opened(self) -> bool:
-        """Whether this is an object that can be added to, member by member."""
-        if self._members is None and self._kind == "{":
-            self._members = {name: Value(value) for name, value in (members(self._raw) or {}).items()}
-            self._raw = b""
-        return self._members is not None
-
-    def _append(self, inside: bytes, between: bytes) -> None:
-        if self._inside is None:
-            self._inside, self._raw = bytearray(_between(self._raw)), b""
-        if inside:
-            if self._inside:
-                self._inside += between
-            self._inside += inside
 
     def members(self) -> dict[str, bytes]:
         """The members of an object, as JSON."""
-        if not self._opened() or self._members is None:
-            return {}
-        return {name: value.json() for name, value in self._members.items()}
+        if isinstance(self._held, dict):
+            return {name: value.json() for name, value in self._held.items()}
+        return {name: bytes(value) for name, value in (members(bytes(self._held)) or {}).items()}
 
     def json(self) -> bytes:
         """All of it."""
-        if self._members is not None:
+        if isinstance(self._held, dict):
             return join_object(self.members().items())
-        if self._inside is not None:
-            head, tail = (b'"', b'"') if self._kind == '"' else (b"[", b"]")
-            return head + self._inside + tail
-        return self._raw
+        if isinstance(self._held, bytes):
+            return self._held
+        return (b'"%b"' if self._kind == '"' else b"[%b]") % bytes(self._held)
 
 
 def _between(raw: bytes) -> bytes:

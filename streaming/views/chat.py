@@ -1,81 +1,313 @@
-"""OpenAI's chat completions: the stream of chunks, and the body."""
+"""OpenAI's chat completions: the stream of chunks, and the body. Completions are variants of both."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
-from fairlane.streaming.jsontext import EMPTY_STRING, NULL, items, join_object, members
-from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, others
-from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
+from msgspec import Raw
 
-_ROLE = b'"delta":{"role":"assistant","content":""}'
+from fairlane.queues.tasks import Place
+from fairlane.streaming.events import Event, read_done, wait_members
+from fairlane.streaming.jsontext import (
+    EMPTY_STRING,
+    NULL,
+    items,
+    join_object,
+    json_string,
+    kind_of,
+    members,
+    string_or_none,
+)
+from fairlane.streaming.views.choice import (
+    NOT_EXTRA,
+    NOT_EXTRA_IN_MESSAGE,
+    Choice,
+    choices_of_result,
+    others,
+    pieces,
+)
+from fairlane.streaming.views.result import ResultView
+from fairlane.streaming.views.sse import DONE
+from fairlane.streaming.views.stream import StreamView
+from fairlane.streaming.views.task import TaskInfo
+from fairlane.streaming.views.usage import openai_usage, with_usage
+
+IN_EACH_FRAME = ("system_fingerprint", "service_tier")
+MAX_REPEATED = 256
+"""Bytes of what an upstream says that stands in each frame; an id of 3 MB in a thousand frames was 3 GB. More is left out."""
+_OWN = frozenset({"id", "object", "created", "model", "choices", "usage"})
+"""Members of the answer as a whole that are the gateway's, but for the id."""
 
 
-class ChatStreamView(OpenAIStreamView):
-    """A stream of `chat.completion.chunk`: per choice a role, deltas, a finish reason.
+class ChoiceState:
+    """What the reader has seen of one choice."""
+
+    __slots__ = ("finish", "finished", "held", "shown")
+
+    def __init__(self) -> None:
+        self.shown: set[str] = set()
+        """Kinds of chunks."""
+        self.finished = False
+        self.finish: bytes | None = None
+        self.held = b""
+        """Members that its next frame has, too: log probabilities, which come before their text."""
+
+    @property
+    def shown_content(self) -> bool:
+        """Anything but reasoning."""
+        return not self.shown <= {"reasoning"}
+
+
+class ChatStreamView(StreamView):
+    """A stream of `chat.completion.chunk`: per choice a role, deltas, a finish reason; at the end usage if asked for and known,
+    and `[DONE]`, which no failure has.
 
     Reasoning is shown as `reasoning_content`, each tool call object in a frame of its own.
     """
 
     object_name = b"chat.completion.chunk"
     id_prefix = b"chatcmpl-"
+    opening = b'"delta":{"role":"assistant","content":""}'
+    """The members of a choice's first frame; none: it has no such frame."""
+    nothing = b'"delta":{}'
+    """The members of a choice that says nothing new."""
+    before_finish = b""
+    """What stands in each frame before the finish reason, in the place of log probabilities."""
+    shapes: ClassVar[Mapping[str, tuple[bytes, bytes]]] = {
+        "text": (b'"delta":{"content":', b"}"),
+        "reasoning": (b'"delta":{"reasoning_content":', b"}"),
+        "refusal": (b'"delta":{"refusal":', b"}"),
+        "tool": (b'"delta":{"tool_calls":[', b"]}"),
+    }
+    """What stands around a delta, by the kinds that are shown."""
 
-    def _opening(self, index: int) -> bytes:
-        return self._frame(index, _ROLE)
+    def __init__(self, info: TaskInfo, include_usage: bool = False) -> None:
+        super().__init__(info)
+        self._include_usage = include_usage
+        self._choices: dict[int, ChoiceState] = {}
+        self._timings = b""
+        self._rest = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._tail = b'%b,"finish_reason":null}]%b' % (self.before_finish, self._rest)
+        self._placed = False
+        """A chunk with the position in the queue was shown: all others have its id."""
+        self._told: dict[str, bytes] = {}
+        """What stands in each frame of the upstream's answer as a whole."""
+        self._address()
 
-    def _nothing(self) -> bytes:
-        return b'"delta":{}'
+    def queue_chunk(self, place: Place) -> bytes:
+        """A chunk for a stream that waits: shows its place, keeps clients from giving up. Its one choice says nothing (many read
+        `choices[0]` of every chunk).
+        """
+        self._placed = True
+        return self._of_nothing(b'"fairlane":{"queuePosition":%d,%b}' % (place.position, wait_members(place)))
+
+    def _started(self) -> bytes:
+        if self._info.has_fallback:
+            self._told = {}
+            self._address()
+        return b""
+
+    def _chunk(self, index: int, kind: str, delta: bytes) -> bytes:
+        found = None
+        if kind == "extra":
+            found = members(delta) or {}
+            if (response := found.pop("response", None)) is not None:
+                self._learn(members(response) or {})
+            if not found:
+                return b""
+        opening, state = b"", self._choices.get(index)
+        if state is None:
+            opening, state = self._open(index)
+        frames = self._delta(index, state, kind, delta) if found is None else self._extra(index, state, found)
+        if state.held and found is None:
+            frames = self._with_held(state, frames)
+        return opening + frames if opening else frames
 
     def _delta(self, index: int, state: ChoiceState, kind: str, delta: bytes) -> bytes:
-        if kind == "text":
-            state.shown_content = True
-            return b'%b%d,"delta":{"content":%b}%b' % (self._head, index, delta, self._tail)
-        if kind == "reasoning":
-            state.shown_reasoning = True
-            return self._frame(index, b'"delta":{"reasoning_content":%b}' % delta)
-        if kind == "refusal":
-            state.shown_content = True
-            return self._frame(index, b'"delta":{"refusal":%b}' % delta)
-        if kind == "tool":
-            state.shown_content = state.calls_tools = True
-            frames = [
-                self._frame(index, b'"delta":{"tool_calls":[%b]}' % call) for call in items(delta) or ()
-            ]
-            return b"".join(frames)  # one for each, as clients are used to
-        return self._finish_frame(index, state, bytes(delta))
+        shape = self.shapes.get(kind)
+        if shape is None:
+            return self._finish_frame(index, state, bytes(delta)) if kind == "finish" else b""
+        state.shown.add(kind)
+        if kind == "tool":  # one frame for each, as clients are used to
+            return b"".join([self._frame(index, shape, call) for call in items(delta) or ()])
+        return self._frame(index, shape, delta)
+
+    def _frame(self, index: int, shape: tuple[bytes, bytes], delta: bytes) -> bytes:
+        return b"%b%d,%b%b%b%b" % (self._head, index, shape[0], delta, shape[1], self._tail)
 
     def _extra(self, index: int, state: ChoiceState, found: Mapping[str, bytes]) -> bytes:
-        return self._extra_frame(index, self._hold(state, found), members(found.get("delta")) or {})
-
-    def _extra_frame(
-        self, index: int, of_choice: Mapping[str, bytes], of_delta: Mapping[str, bytes]
-    ) -> bytes:
-        pairs = others(of_choice, NOT_EXTRA)
-        delta = others(of_delta, NOT_EXTRA_IN_MESSAGE)
-        if not pairs and not delta:
+        """The frame of a chunk of other members, if there are any. Log probabilities, and all members that come with them, wait
+        for the next frame of their choice."""
+        pairs = others(found, NOT_EXTRA)
+        if "logprobs" in pairs and not (state.held or state.finished):
+            state.held, pairs = join_object(pairs.items())[1:-1], {}
+        rest = self._other_output(found)
+        if not pairs and not rest:
             return b""
-        return self._frame(index, join_object([("delta", join_object(delta.items())), *pairs.items()])[1:-1])
+        more = [rest or self.nothing] + ([join_object(pairs.items())[1:-1]] if pairs else [])
+        return b'%b%d,%b,"finish_reason":null}]%b' % (self._head, index, b",".join(more), self._rest)
+
+    def _other_output(self, found: Mapping[str, bytes]) -> bytes:
+        """The member of a choice that holds further output; empty for none."""
+        delta = others(members(found.get("delta")) or {}, NOT_EXTRA_IN_MESSAGE)
+        return b'"delta":%b' % join_object(delta.items()) if delta else b""
+
+    def _address(self) -> None:
+        """Begin each frame with what is known of the answer as a whole."""
+        told = self._told
+        own_id = b'"%b%b"' % (self.id_prefix, self._info.task_id.encode())
+        envelope = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,' % (
+            string_or_none(told.get("id")) or own_id,
+            self.object_name,
+            self._info.created,
+            json_string(self._info.model),
+        )
+        for name in IN_EACH_FRAME:
+            if name in told and kind_of(told[name]):
+                envelope += b'"%b":%b,' % (name.encode(), bytes(told[name]))
+        self._envelope = envelope
+        self._head = envelope + b'"choices":[{"index":'
+
+    def _learn(self, told: Mapping[str, bytes]) -> None:
+        """Members of the upstream's answer as a whole: they stand in each frame from now on, or in the last one."""
+        for name in IN_EACH_FRAME if self._placed or self._choices else ("id", *IN_EACH_FRAME):
+            value = told.get(name)
+            if value is not None and len(memoryview(value)) <= MAX_REPEATED:
+                self._told[name] = value
+        self._address()
+        if kind_of(told.get("timings")):
+            self._timings = b'"timings":%b' % bytes(told["timings"])
+
+    def _with_held(self, state: ChoiceState, frames: bytes) -> bytes:
+        """Frames of a choice with what is held for it in the first of them."""
+        mark = self.before_finish + b',"finish_reason":'  # escaped in texts
+        before, finish, behind = frames.partition(mark)
+        if not finish or not state.held:
+            return frames
+        held, state.held = state.held, b""
+        return b'%b,%b,"finish_reason":%b' % (before, held, behind)
+
+    def _done(self, event: Event) -> bytes:
+        done = read_done(event.data)
+        shown = any(state.shown_content for state in self._choices.values())
+        frames = []
+        if done.result is not None:
+            if not shown:
+                self.check(done.result)
+            frames = [self._show(choice) for choice in choices_of_result(done.result, self._info.task_id)]
+        if not self._choices:
+            frames.append(self._open(0)[0])
+        for index, state in self._choices.items():
+            if not state.finished:
+                reason = state.finish or done.finish_reason or finish_of("tool" in state.shown)
+                frames.append(self._with_held(state, self._finish_frame(index, state, reason)))
+        usage = openai_usage(self._usage(done)) if self._include_usage else None
+        if usage is not None:
+            late = self._timings and self._timings + b","
+            frames.append(b'%b"choices":[],%b"usage":%b}\n\n' % (self._envelope, late, usage))
+        elif self._timings:
+            frames.append(self._of_nothing(self._timings))
+        return b"".join(frames) + DONE
+
+    @staticmethod
+    def check(result: bytes) -> None:
+        """Raise ResultShapeError for a result that is no answer to this call."""
+
+    def _open(self, index: int) -> tuple[bytes, ChoiceState]:
+        """Begin a choice: the frame that does it, and its state."""
+        state = self._choices[index] = ChoiceState()
+        if not self.opening:
+            return b"", state
+        return b"%b%d,%b%b" % (self._head, index, self.opening, self._tail), state
+
+    def _show(self, choice: Choice) -> bytes:
+        """What a result says of a choice whose chunks showed no content."""
+        index, state = choice.index, self._choices.get(choice.index)
+        frames = []
+        if state is None or not (state.finished or state.shown_content):
+            said = pieces(choice, thought=state is not None and "reasoning" in state.shown)
+            frames = [self._chunk(index, kind, delta) for kind, delta in said]
+        if index not in self._choices:
+            frames.append(self._open(index)[0])
+        self._choices[index].finish = choice.finish
+        return b"".join(frames)
+
+    def _of_nothing(self, more: bytes) -> bytes:
+        """A frame with a member of the whole answer, whose one choice says nothing."""
+        choice = b'%b0,%b%b,"finish_reason":null}]' % (self._head, self.nothing, self.before_finish)
+        return b"%b,%b%b" % (choice, more, self._rest)
+
+    def _finish_frame(self, index: int, state: ChoiceState, reason: bytes) -> bytes:
+        state.finished = True
+        choice = b'%b%d,%b%b,"finish_reason":%b}]' % (
+            *(self._head, index, self.nothing, self.before_finish),
+            reason,
+        )
+        return choice + self._rest
 
 
-class ChatBodyView(OpenAIBodyView):
+class ChatBodyView(ResultView):
     """The `chat.completion` body of a completed task."""
 
     object_name = b"chat.completion"
     id_prefix = b"chatcmpl-"
 
+    def body(self) -> bytes:
+        """A result that has `choices` as it is, but for missing usage; otherwise a body made of the result, or of the chunks."""
+        result = self.result
+        found = members(result) or {}
+        if result is None or kind_of(found.get("choices")) != "[":
+            return self._made()
+        if self.info.has_fallback:  # its caller named a route: the answer has the gateway's name of the model
+            result = join_object({**found, "model": Raw(json_string(self.info.model))}.items())
+        return with_usage(result, self.usage)
+
+    def _made(self) -> bytes:
+        """A body of the choices that there are."""
+        told: dict[str, bytes] = {}
+        listed = self.choices()
+        for choice in listed:
+            if "response" in choice.members:
+                told |= members(choice.members.pop("response")) or {}
+        choices = [join_object(self._shown(choice)) for choice in listed]
+        own_id = b'"%b%b"' % (self.id_prefix, self.info.task_id.encode())
+        pairs = [
+            ("id", string_or_none(told.get("id")) or own_id),
+            ("object", b'"%b"' % self.object_name),
+            ("created", b"%d" % self.info.created),
+            ("model", json_string(self.info.model)),
+            ("choices", b"[%b]" % b",".join(choices)),
+            *others(told, _OWN).items(),
+        ]
+        if (usage := openai_usage(self.usage)) is not None:
+            pairs.append(("usage", usage))
+        return join_object(pairs)
+
+    def _shown(self, choice: Choice) -> list[tuple[str, bytes]]:
+        others = {"logprobs": NULL, **choice.members}
+        return [
+            ("index", b"%d" % choice.index),
+            self._content(choice),
+            ("finish_reason", choice.finish or self.default_finish or finish_of(bool(choice.tool_calls))),
+            *others.items(),
+        ]
+
     def _content(self, choice: Choice) -> tuple[str, bytes]:
-        return "message", _message(choice)
+        """The member that holds the choice's content: null where something else stands in its place, and an empty text where
+        nothing does."""
+        more = others(choice.message, NOT_EXTRA_IN_MESSAGE)
+        replaced = choice.tool_calls or choice.refusal is not None or more
+        pairs = [
+            ("role", b'"assistant"'),
+            ("content", choice.content or (NULL if replaced else EMPTY_STRING)),
+            ("refusal", choice.refusal or NULL),
+        ]
+        if choice.reasoning is not None:
+            pairs.append(("reasoning_content", choice.reasoning))
+        if choice.tool_calls:
+            pairs.append(("tool_calls", b"[%b]" % b",".join(choice.tool_calls)))
+        return "message", join_object([*pairs, *more.items()])
 
 
-def _message(choice: Choice) -> bytes:
-    """Content is null where something else stands in its place, and an empty text where nothing does."""
-    more = others(choice.message, NOT_EXTRA_IN_MESSAGE)
-    replaced = choice.tool_calls or choice.refusal is not None or more
-    pairs = [
-        ("role", b'"assistant"'),
-        ("content", choice.content or (NULL if replaced else EMPTY_STRING)),
-        ("refusal", choice.refusal or NULL),
-    ]
-    if choice.reasoning is not None:
-        pairs.append(("reasoning_content", choice.reasoning))
-    if choice.tool_calls:
-        pairs.append(("tool_calls", b"[%b]" % b",".join(choice.tool_calls)))
-    return join_object([*pairs, *more.items()])
+def finish_of(calls_tools: bool) -> bytes:
+    """The finish reason of a choice that has none."""
+    return b'"tool_calls"' if calls_tools else b'"stop"'

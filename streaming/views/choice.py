@@ -27,8 +27,6 @@ THOUGHTS = "thinking_blocks"
 """The member of a chat message with thoughts as Anthropic sent them, which must come back unchanged."""
 
 _string = msgspec.json.Decoder(str).decode
-_STOP = b'"stop"'
-_TOOL_CALLS = b'"tool_calls"'
 
 
 @dataclass(slots=True)
@@ -46,17 +44,6 @@ class Choice:
     finish: bytes | None = None
     members: dict[str, bytes] = field(default_factory=dict)
     message: dict[str, bytes] = field(default_factory=dict)
-
-
-def finish_of(calls_tools: bool) -> bytes:
-    """The finish reason of a choice that has none."""
-    return _TOOL_CALLS if calls_tools else _STOP
-
-
-def has_choices(result: bytes | None) -> bool:
-    """Whether the result has OpenAI's form: an object with a list of `choices`."""
-    found = members(result)
-    return found is not None and kind_of(found.get("choices")) == "["
 
 
 def finish_of_result(result: bytes) -> str | None:
@@ -183,11 +170,6 @@ def _reasoning(reasoning: bytes | None, thoughts: list[bytes]) -> Iterator[tuple
 
 def _signed(thought: bytes) -> tuple[str, bytes]:
     return "extra", b'{"delta":{"%b":[%b]}}' % (THOUGHTS.encode(), thought)
-
-
-def thoughts_of(found: Mapping[str, bytes]) -> list[bytes]:
-    """The thoughts as they must come back, among the members of a message or a delta."""
-    return items(found.get(THOUGHTS)) or []
 
 
 def others(found: Mapping[str, bytes], known: frozenset[str]) -> dict[str, bytes]:

@@ -4,51 +4,47 @@ They hold text only. Reasoning, refusals and tool calls have no place here and a
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
-from fairlane.streaming.jsontext import EMPTY_STRING, items, join_object, kind_of, members
-from fairlane.streaming.views.choice import NOT_EXTRA, Choice, others, what_came
-from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
-from fairlane.streaming.views.result import ResultShapeError
+from fairlane.streaming.jsontext import EMPTY_STRING, items, kind_of, members
+from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
+from fairlane.streaming.views.choice import Choice
+from fairlane.streaming.views.result import misfit
 from fairlane.streaming.views.usage import with_usage
 
 _TEXTS = ("text", "message", "content")
 
 
-class CompletionStreamView(OpenAIStreamView):
+def check(result: bytes) -> None:
+    """Raise ResultShapeError for a result that is no text, has none, and has no choices with texts or messages."""
+    found = members(result)
+    texts = [result if found is None else found.get("content")]
+    if found is not None and (listed := items(found.get("choices"))) is not None:
+        choices = [members(raw) or {} for raw in listed]
+        texts = [next((one[name] for name in _TEXTS if kind_of(one.get(name))), None) for one in choices]
+        if choices and all(map(kind_of, texts)):
+            return
+    elif kind_of(texts[0]) == '"':
+        return
+    raise misfit(result, "a completion")
+
+
+class CompletionStreamView(ChatStreamView):
     """A stream of `text_completion` chunks: the text, then a finish reason per choice."""
 
     object_name = b"text_completion"
     id_prefix = b"cmpl-"
+    opening = b""
+    nothing = b'"text":""'
     before_finish = b',"logprobs":null'
+    shapes: ClassVar = {"text": (b'"text":', b"")}
+    check = staticmethod(check)
 
-    def _misfit(self, result: bytes) -> str | None:
-        return None if _has_text(result) else _misfit(result)
-
-    def _opening(self, index: int) -> bytes:  # noqa: ARG002
+    def _other_output(self, found: Mapping[str, bytes]) -> bytes:  # noqa: ARG002
         return b""
 
-    def _nothing(self) -> bytes:
-        return b'"text":"","logprobs":null'
 
-    def _delta(self, index: int, state: ChoiceState, kind: str, delta: bytes) -> bytes:
-        if kind == "text":
-            state.shown_content = True
-            return b'%b%d,"text":%b,"logprobs":null%b' % (self._head, index, delta, self._tail)
-        if kind == "finish":
-            return self._finish_frame(index, state, bytes(delta))
-        return b""
-
-    def _extra(self, index: int, state: ChoiceState, found: Mapping[str, bytes]) -> bytes:
-        return self._extra_frame(index, self._hold(state, found))
-
-    def _extra_frame(self, index: int, of_choice: Mapping[str, bytes]) -> bytes:
-        pairs = others(of_choice, NOT_EXTRA)
-        if not pairs:
-            return b""
-        return self._frame(index, join_object([("text", EMPTY_STRING), *pairs.items()])[1:-1])
-
-
-class CompletionBodyView(OpenAIBodyView):
+class CompletionBodyView(ChatBodyView):
     """The `text_completion` body of a completed task."""
 
     object_name = b"text_completion"
@@ -60,32 +56,11 @@ class CompletionBodyView(OpenAIBodyView):
         """
         result = self.result
         if result is not None:
-            if _is_completion(result):
+            listed = items((members(result) or {}).get("choices"))
+            if listed and all(kind_of((members(raw) or {}).get("text")) == '"' for raw in listed):
                 return with_usage(result, self.usage)
-            if not _has_text(result):
-                raise ResultShapeError(_misfit(result))
+            check(result)
         return self._made()
 
     def _content(self, choice: Choice) -> tuple[str, bytes]:
         return "text", choice.content or EMPTY_STRING
-
-
-def _is_completion(result: bytes) -> bool:
-    listed = items((members(result) or {}).get("choices"))
-    return bool(listed) and all(kind_of((members(raw) or {}).get("text")) == '"' for raw in listed or ())
-
-
-def _has_text(result: bytes) -> bool:
-    """Whether a result is a text, has one, or has choices with texts or messages."""
-    found = members(result)
-    if found is None:
-        return kind_of(result) == '"'
-    listed = items(found.get("choices"))
-    if listed is None:
-        return kind_of(found.get("content")) == '"'
-    choices = [members(raw) or {} for raw in listed]
-    return bool(choices) and all(any(kind_of(one.get(name)) for name in _TEXTS) for one in choices)
-
-
-def _misfit(result: bytes) -> str:
-    return f"The worker answered with {what_came(result)}, not with a completion"

@@ -11,9 +11,9 @@ together. `choices` is there when there is more than one: the same members per c
 from collections.abc import Mapping
 
 import msgspec
-from msgspec import Raw
 
 from fairlane.streaming.events import (
+    TEXT_KINDS,
     Chunk,
     Event,
     Failure,
@@ -25,9 +25,15 @@ from fairlane.streaming.events import (
 )
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
 from fairlane.streaming.views.accumulate import ToolCalls, Value
-from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, choices_of_result
+from fairlane.streaming.views.choice import (
+    NOT_EXTRA,
+    NOT_EXTRA_IN_MESSAGE,
+    Choice,
+    choices_of_result,
+    what_came,
+)
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import openai_usage, pick_usage
+from fairlane.streaming.views.usage import pick_usage
 
 _STOP = b'"stop"'
 
@@ -36,54 +42,48 @@ class ResultShapeError(Exception):
     """The result of a completed task is no answer to the call that asked for it; the sentence says what came instead."""
 
 
+def misfit(came: bytes | str | None, wanted: str) -> ResultShapeError:
+    """That this result, or what the text says, came instead of what was wanted."""
+    came = came if isinstance(came, str) else what_came(came)
+    return ResultShapeError(f"The worker answered with {came}, not with {wanted}")
+
+
 class _Output:
     """What the chunks of one choice add up to.
 
     Texts are kept as insides of JSON strings, so nothing is decoded.
     """
 
-    __slots__ = ("extra", "finish", "reasoning", "refusal", "text", "tools")
+    __slots__ = ("extra", "finish", "texts", "tools")
 
     def __init__(self) -> None:
-        self.text: bytearray | None = None
-        self.reasoning: bytearray | None = None
-        self.refusal: bytearray | None = None
+        self.texts: dict[str, bytearray] = {}
         self.tools: ToolCalls | None = None
         self.finish: bytes | None = None
         self.extra: Value | None = None
 
     def add(self, kind: str, delta: bytes) -> None:
-        if kind == "text":
-            self.text = _longer(self.text, delta)
-        elif kind == "reasoning":
-            self.reasoning = _longer(self.reasoning, delta)
-        elif kind == "refusal":
-            self.refusal = _longer(self.refusal, delta)
+        if kind in TEXT_KINDS:
+            self.texts.setdefault(kind, bytearray()).extend(memoryview(delta)[1:-1])
         elif kind == "tool":
             self.tools = self.tools or ToolCalls()
             self.tools.add(delta)
         elif kind == "finish":
             self.finish = bytes(delta)
-        elif kind == "extra":
-            self._add_extra(members(delta) or {})
-
-    def _add_extra(self, found: dict[str, Raw]) -> None:
-        if found and self.extra is None:
-            self.extra = Value(b"{}")
-        of_delta = found.pop("delta", None)
-        for name, value in found.items():
-            assert self.extra is not None
-            self.extra.add_member(name, value, join=False)
-        if self.extra is not None and kind_of(of_delta) == "{":
-            self.extra.add_member("delta", of_delta or b"", join=True)
+        elif found := members(delta):
+            self.extra = self.extra or Value(b"{}")
+            for name, value in found.items():
+                if name != "delta" or kind_of(value) == "{":
+                    self.extra.add_member(name, value, join=name == "delta")
 
     def choice(self, index: int) -> Choice:
         extra = {} if self.extra is None else self.extra.members()
+        texts = {kind: b'"%b"' % bytes(inside) for kind, inside in self.texts.items()}
         return Choice(
             index,
-            content=_text(self.text),
-            reasoning=_text(self.reasoning),
-            refusal=_text(self.refusal),
+            content=texts.get("text"),
+            reasoning=texts.get("reasoning"),
+            refusal=texts.get("refusal"),
             tool_calls=self.tools.finished() if self.tools else [],
             finish=self.finish,
             members=_without(extra, NOT_EXTRA),
@@ -157,10 +157,6 @@ class ResultView:
         """The usage object that counts, in the worker's words."""
         return pick_usage(self._told_usage, self._result, self._latest_usage)
 
-    def openai_usage(self) -> bytes | None:
-        """The same as OpenAI's usage object."""
-        return openai_usage(self._told_usage, self._result, self._latest_usage)
-
     @property
     def has_chunks(self) -> bool:
         """Whether there was any output in addition to the result."""
@@ -177,6 +173,10 @@ class ResultView:
     def default_finish(self) -> bytes | None:
         """The finish reason that `done` has for choices which had none of their own, a JSON string."""
         return self._finish
+
+    def misfit(self, wanted: str) -> ResultShapeError:
+        """That the worker answered with something else."""
+        return misfit("text" if self._outputs and not self._result else self._result, wanted)
 
     def result_json(self) -> bytes:
         """The native result, one line of JSON (see the top of this file).
@@ -200,10 +200,9 @@ class ResultView:
 
     def _native(self, choice: Choice) -> list[tuple[str, bytes]]:
         pairs = [("content", choice.content or EMPTY_STRING)]
-        if choice.reasoning is not None:
-            pairs.append(("reasoning", choice.reasoning))
-        if choice.refusal is not None:
-            pairs.append(("refusal", choice.refusal))
+        for name, text in (("reasoning", choice.reasoning), ("refusal", choice.refusal)):
+            if text is not None:
+                pairs.append((name, text))
         if choice.tool_calls:
             pairs.append(("toolCalls", b"[%b]" % b",".join(choice.tool_calls)))
         finish = choice.finish or self._finish
@@ -213,19 +212,6 @@ class ResultView:
         if output is not None and output.extra is not None:
             pairs.append(("extra", output.extra.json()))
         return pairs
-
-
-def _longer(inside: bytearray | None, delta: bytes) -> bytearray:
-    """The inside of a JSON string, and that of another one behind it."""
-    if inside is None:
-        inside = bytearray()
-    inside += memoryview(delta)[1:-1]
-    return inside
-
-
-def _text(inside: bytearray | None) -> bytes | None:
-    """A JSON string of its inside; None where nothing was said."""
-    return None if inside is None else b'"' + inside + b'"'
 
 
 def _without(values: Mapping[str, bytes], known: frozenset[str]) -> dict[str, bytes]:

@@ -55,6 +55,11 @@ def data_frame(data: bytes) -> bytes:
     return b"data: %b\n\n" % data
 
 
+def typed_frame(kind: bytes, members: bytes = b"") -> bytes:
+    """A frame whose event is the `type` in its data; `members`: the others, each with a comma before it."""
+    return b'event: %b\ndata: {"type":"%b"%b}\n\n' % (kind, kind, members)
+
+
 def error_body(message: str, code: str) -> bytes:
     """OpenAI's error object for a failure code."""
     row = failure_row(code)

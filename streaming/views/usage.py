@@ -5,31 +5,43 @@ completions), `input_tokens`/`output_tokens` (OpenAI's Responses, Anthropic). A 
 to 10⁹; everything else is ignored as if it were not there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
 from fairlane.streaming.jsontext import join_object, kind_of, members
 
 MAX_TOKENS = 10**9
 
 _number = msgspec.json.Decoder(float).decode
-_INPUT = ("inputTokens", "prompt_tokens", "input_tokens")
-_OUTPUT = ("outputTokens", "completion_tokens", "output_tokens")
-_TOTAL = ("totalTokens", "total_tokens")
+_NAMES = {
+    "input": ("inputTokens", "prompt_tokens", "input_tokens"),
+    "output": ("outputTokens", "completion_tokens", "output_tokens"),
+    "total": ("totalTokens", "total_tokens"),
+    "cached": ("cachedTokens", "cache_read_input_tokens", "prompt_cache_hit_tokens"),
+    "written": ("cache_creation_tokens", "cache_creation_input_tokens"),
+    "reasoning": ("reasoningTokens",),
+}
+"""The names of each count, the preferred one first."""
+_DETAILS = {
+    "cached": (("prompt_tokens_details", "input_tokens_details"), "cached_tokens"),
+    "written": (("prompt_tokens_details", "input_tokens_details"), "cache_creation_tokens"),
+    "reasoning": (("completion_tokens_details", "output_tokens_details"), "reasoning_tokens"),
+}
+"""The objects that can hold a count, and its name there."""
+_MEANINGS = {name: count for count, names in _NAMES.items() for name in names}
+_MEANINGS |= {"cached_tokens": "cached", "reasoning_tokens": "reasoning"}
+COUNT_NAMES = frozenset(_NAMES["input"] + _NAMES["output"] + _NAMES["total"])
+"""The names of the counts of input, of output and of both."""
 REPAIRED = "repaired"
 """In a usage object, which tokens of it an answer used that did not match its schema and was asked for again."""
-COUNT_NAMES = frozenset(_INPUT + _OUTPUT + _TOTAL)
-"""The names of the counts of input, of output and of both."""
-_CACHED = ("cachedTokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
-_REASONING = ("reasoningTokens",)
-_INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
-_OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details")
-_WRITTEN = ("cache_creation_tokens", "cache_creation_input_tokens")
 _ANTHROPIC_CACHE = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
 """Anthropic's names, which count what its `input_tokens` do not."""
 _ALL_INPUT = frozenset({"inputTokens", "prompt_tokens"})
+
+Members = Mapping[str, Raw]
 
 
 class Counts(NamedTuple):
@@ -63,8 +75,14 @@ def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | N
 
     The first that has a count wins; when none does, the first that has anything; else None.
     """
-    picked = _pick(raw, result, latest)
-    return None if picked is None else picked[0]
+    empty = None
+    for number in range(3):  # a result is looked into only when the worker reports no usage otherwise
+        usage = raw if number == 0 else (members(result) or {}).get("usage") if number == 1 else latest
+        if usage is not None and (found := members(usage)):
+            if _has_count(found):
+                return bytes(usage)
+            empty = empty or bytes(usage)
+    return empty
 
 
 def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
@@ -76,20 +94,19 @@ def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
             pass
         else:
             return Counts(own.input_tokens, own.output_tokens, own.cached_tokens, own.reasoning_tokens)
-    picked = _pick(raw, result, None)
-    if picked is None:
-        return Counts()
-    _, found, reported = picked
-    return _counts(found, reported)
+    return _counts(members(pick_usage(raw, result)) or {})
 
 
 def estimated_usage(counts: tuple[int, int], reported: bytes | None = None) -> bytes:
     """Return the gateway's own count as a usage object, marked so; `reported`: the worker's, which lacks a count."""
-    pairs = [
-        (name, bytes(value)) for name, value in (members(reported) or {}).items() if name not in COUNT_NAMES
-    ]
     own = (("inputTokens", counts[0]), ("outputTokens", counts[1]))
-    return join_object([*pairs, *((name, b"%d" % count) for name, count in own), ("estimated", b"true")])
+    return join_object(
+        [
+            *_without_counts(members(reported) or {}),
+            *((name, b"%d" % count) for name, count in own),
+            ("estimated", b"true"),
+        ]
+    )
 
 
 def usage_of_both(reported: bytes, before: tuple[int, int, int, int], *, estimated: bool = False) -> bytes:
@@ -99,36 +116,32 @@ def usage_of_both(reported: bytes, before: tuple[int, int, int, int], *, estimat
     It keeps the names that it has; `repaired` says what the other answer used of it.
     """
     found = members(reported) or {}
-    read, wrote, cached, reasoning = (max(count, 0) for count in before)
-    read_name = next((name for name in _INPUT if name in found), "inputTokens")
-    wrote_name = next((name for name in _OUTPUT if name in found), "outputTokens")
-    own = {read_name: msgspec.Raw(b"0"), wrote_name: msgspec.Raw(b"0"), **found}
-    pairs = [
-        (name, _more_of(name, bytes(value), read, wrote, cached, reasoning))
-        for name, value in own.items()
-        if name != REPAIRED
-    ]
+    found.pop(REPAIRED, None)
+    more = dict(zip(("input", "output", "cached", "reasoning"), (max(n, 0) for n in before), strict=True))
+    more["total"] = more["input"] + more["output"]
+    names = {
+        count: next((name for name in _NAMES[count] if name in found), _NAMES[count][0])
+        for count in ("input", "output")
+    }
+    own = {name: Raw(b"0") for name in names.values()}
+    pairs = _added({**own, **found}, more)
     if estimated and "estimated" not in found:
         pairs.append(("estimated", b"true"))
-    return join_object(
-        [*pairs, (REPAIRED, b'{"%b":%d,"%b":%d}' % (read_name.encode(), read, wrote_name.encode(), wrote))]
-    )
+    first = join_object((name, b"%d" % more[count]) for count, name in names.items())
+    return join_object([*pairs, (REPAIRED, first)])
 
 
-def _more_of(name: str, value: bytes, read: int, wrote: int, cached: int, reasoning: int) -> bytes:
-    """A member of a usage object, with so much more of what it counts."""
-    more = read if name in _INPUT else wrote if name in _OUTPUT else read + wrote if name in _TOTAL else None
-    if more is None:
-        more = cached if name in _CACHED else reasoning if name in _REASONING else None
-    if more is not None:
-        return b"%d" % min((_count(msgspec.Raw(value)) or 0) + more, MAX_TOKENS)
-    details = members(value) if name in _INPUT_DETAILS + _OUTPUT_DETAILS else None
-    if details is None:
-        return value
-    part, more = ("cached_tokens", cached) if name in _INPUT_DETAILS else ("reasoning_tokens", reasoning)
-    if more and part in details:
-        details[part] = msgspec.Raw(b"%d" % ((_count(details[part]) or 0) + more))
-    return join_object((member, bytes(count)) for member, count in details.items())
+def _added(found: Members, more: Mapping[str, int]) -> list[tuple[str, bytes]]:
+    """The members of a usage object, with more of what they count."""
+    pairs = []
+    for name, value in found.items():
+        told = bytes(value)
+        if (added := more.get(_MEANINGS.get(name, ""))) is not None:
+            told = b"%d" % min((_count(value) or 0) + added, MAX_TOKENS)
+        elif name.endswith("_details") and (details := members(value)) is not None:
+            told = join_object(_added(details, more))
+        pairs.append((name, told))
+    return pairs
 
 
 def put_usage(result: bytes, usage: bytes) -> bytes:
@@ -136,85 +149,81 @@ def put_usage(result: bytes, usage: bytes) -> bytes:
     found = members(result) or {}
     if not kind_of(found.get("usage")):
         return result
-    return join_object({**found, "usage": msgspec.Raw(usage)}.items())
+    return join_object({**found, "usage": Raw(usage)}.items())
 
 
-def openai_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> bytes | None:
+def openai_usage(raw: bytes | None) -> bytes | None:
     """OpenAI's usage object; None when nothing is known.
 
     One unknown count becomes 0; further members are kept.
     """
-    picked = _pick(raw, result, latest)
-    if picked is None or picked[2] == (None, None):
+    found = members(raw) or {}
+    if not _has_count(found):
         return None
-    _, found, reported = picked
-    prompt, completion = reported[0] or 0, reported[1] or 0
-    total = max(_first(found, _TOTAL) or 0, prompt + completion)
+    prompt, completion = _first(found, "input") or 0, _first(found, "output") or 0
     pairs = [
         ("prompt_tokens", b"%d" % prompt),
         ("completion_tokens", b"%d" % completion),
-        ("total_tokens", b"%d" % total),
+        ("total_tokens", b"%d" % max(_first(found, "total") or 0, prompt + completion)),
     ]
-    for name, value in found.items():
-        if name not in COUNT_NAMES and not (name.endswith("_details") and members(value) is None):
-            pairs.append((name, bytes(value)))
-    if REPAIRED in found:
-        of_first = openai_usage(bytes(found[REPAIRED]))
-        pairs = [(name, of_first or value) if name == REPAIRED else (name, value) for name, value in pairs]
+    for name, value in _without_counts(found):
+        if name == REPAIRED:
+            value = openai_usage(value) or value
+        if not (name.endswith("_details") and members(value) is None):
+            pairs.append((name, value))
     return join_object(pairs)
 
 
-def anthropic_usage(
-    raw: bytes | None, result: bytes | None = None, latest: bytes | None = None
-) -> dict[str, Any]:
+def anthropic_usage(raw: bytes | None) -> dict[str, Any]:
     """Anthropic's usage object, whose counts of the input are apart: not cached, read from a cache, written to one. What is not
     known is 0; tokens of reasoning are there if they were reported, and `estimated` where the gateway counted itself."""
-    picked = _pick(raw, result, latest)
-    if picked is None:
+    found = members(raw)
+    if not found:
         return {"input_tokens": 0, "output_tokens": 0}
-    _, found, reported = picked
-    counts = _counts(found, reported)
-    cached, written = counts.cached or 0, _detail(found, _WRITTEN, _INPUT_DETAILS, _WRITTEN[0]) or 0
-    fresh = counts.input or 0
-    if not (_ANTHROPIC_CACHE & found.keys()) or _ALL_INPUT & found.keys():
-        fresh = max(fresh - cached - written, 0)
+    counts, (fresh, cached, written) = _counts(found), _input_parts(found)
     usage: dict[str, Any] = {
         "input_tokens": fresh,
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
         "output_tokens": counts.output or 0,
+        **_estimated(found),
     }
-    if bytes(found.get("estimated", b"")) == b"true":
-        usage["estimated"] = True
     if counts.reasoning is not None:
         usage["output_tokens_details"] = {"thinking_tokens": counts.reasoning}
     return usage
 
 
-def responses_usage(
-    raw: bytes | None, result: bytes | None = None, latest: bytes | None = None
-) -> bytes | None:
+def responses_usage(raw: bytes | None) -> bytes | None:
     """The usage object of OpenAI's Responses; None when nothing is known. What is unknown is 0; `estimated` where the gateway
     counted itself."""
-    picked = _pick(raw, result, latest)
-    if picked is None or picked[2] == (None, None):
+    found = members(raw) or {}
+    if not _has_count(found):
         return None
-    _, found, reported = picked
-    counts = _counts(found, reported)
-    cached, written = counts.cached or 0, _detail(found, _WRITTEN, _INPUT_DETAILS, _WRITTEN[0]) or 0
-    read, wrote = counts.input or 0, counts.output or 0
-    if _ANTHROPIC_CACHE & found.keys() and not _ALL_INPUT & found.keys():
-        read += cached + written
+    counts, (fresh, cached, written) = _counts(found), _input_parts(found)
+    read, wrote = fresh + cached + written, counts.output or 0
     usage: dict[str, Any] = {
         "input_tokens": read,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
         "output_tokens": wrote,
         "output_tokens_details": {"reasoning_tokens": counts.reasoning or 0},
         "total_tokens": read + wrote,
+        **_estimated(found),
     }
-    if bytes(found.get("estimated", b"")) == b"true":
-        usage["estimated"] = True
     return msgspec.json.encode(usage)
+
+
+def media_usage(raw: bytes | None) -> bytes | None:
+    """A usage object as OpenAI has it for audio and images: `tokens` with their number, or `duration` with `seconds`; None where
+    neither is known. Further members stay."""
+    found = members(raw) or {}
+    rest = [pair for pair in _without_counts(found) if pair[0] != "type"]
+    if _has_count(found):
+        read, wrote = _first(found, "input") or 0, _first(found, "output") or 0
+        own = (("input_tokens", read), ("output_tokens", wrote), ("total_tokens", read + wrote))
+        return join_object([("type", b'"tokens"'), *((name, b"%d" % count) for name, count in own), *rest])
+    if kind_of(found.get("seconds")).isdigit():
+        return join_object([("type", b'"duration"'), *rest])
+    return None
 
 
 def with_usage(
@@ -224,57 +233,42 @@ def with_usage(
     found = members(body) or {}
     if kind_of(found.get("usage")) or (reported := draw(usage)) is None:
         return body
-    return join_object(
-        [*((name, bytes(value)) for name, value in found.items() if name != "usage"), ("usage", reported)]
-    )
+    found.pop("usage", None)
+    return join_object([*found.items(), ("usage", reported)])
 
 
-def _pick(
-    raw: bytes | None, result: bytes | None, latest: bytes | None
-) -> tuple[bytes, dict[str, msgspec.Raw], tuple[int | None, int | None]] | None:
-    """See `pick_usage`: the object, its members, and its counts of input and output."""
-    empty: tuple[bytes, dict[str, msgspec.Raw], tuple[int | None, int | None]] | None = None
-    for number in range(3):  # a result is looked into only when the worker reports no usage otherwise
-        usage = raw if number == 0 else _usage_of(result) if number == 1 else latest
-        found = members(usage)
-        if usage is not None and found:
-            counts = _first(found, _INPUT), _first(found, _OUTPUT)
-            if counts != (None, None):
-                return usage, found, counts
-            empty = empty or (usage, found, counts)
-    return empty
+def _counts(found: Members) -> Counts:
+    return Counts(*(_first(found, count) for count in Counts._fields))
 
 
-def _counts(found: dict[str, msgspec.Raw], reported: tuple[int | None, int | None]) -> Counts:
-    """The counts of a usage object whose input and output are known."""
-    return Counts(
-        *reported,
-        _detail(found, _CACHED, _INPUT_DETAILS, "cached_tokens"),
-        _detail(found, _REASONING, _OUTPUT_DETAILS, "reasoning_tokens"),
-    )
+def _input_parts(found: Members) -> tuple[int, int, int]:
+    """The input that was not cached, read from a cache, and written to one."""
+    read, cached, written = (_first(found, count) or 0 for count in ("input", "cached", "written"))
+    if not (_ANTHROPIC_CACHE & found.keys()) or _ALL_INPUT & found.keys():
+        read = max(read - cached - written, 0)
+    return read, cached, written
 
 
-def _usage_of(result: bytes | None) -> bytes | None:
-    found = members(result)
-    usage = found.get("usage") if found else None
-    return None if usage is None else bytes(usage)
+def _estimated(found: Members) -> dict[str, bool]:
+    return {"estimated": True} if bytes(found.get("estimated", b"")) == b"true" else {}
 
 
-def _first(found: dict[str, msgspec.Raw], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        if name in found and (count := _count(found[name])) is not None:
-            return count
+def _without_counts(found: Members) -> Iterable[tuple[str, bytes]]:
+    return [(name, bytes(value)) for name, value in found.items() if name not in COUNT_NAMES]
+
+
+def _has_count(found: Members) -> bool:
+    return _first(found, "input") is not None or _first(found, "output") is not None
+
+
+def _first(found: Members, count: str) -> int | None:
+    """A count by its name in one of the objects that can hold it, else by one of its names."""
+    objects, inner = _DETAILS.get(count, ((), ""))
+    places = [(members(found.get(name)) or {}, inner) for name in objects]
+    for of, name in [*places, *((found, name) for name in _NAMES[count])]:
+        if name in of and (value := _count(of[name])) is not None:
+            return value
     return None
-
-
-def _detail(
-    found: dict[str, msgspec.Raw], names: tuple[str, ...], details: tuple[str, ...], name: str
-) -> int | None:
-    """A count by one of its `names`, or by its `name` in one of the objects `details`."""
-    for at in details:
-        if at in found and (count := _first(members(bytes(found[at])) or {}, (name,))) is not None:
-            return count
-    return _first(found, names)
 
 
 def _count(raw: bytes) -> int | None:

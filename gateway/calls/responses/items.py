@@ -30,8 +30,8 @@ from fairlane.gateway.calls.shapes import (
 )
 from fairlane.streaming.jsontext import EMPTY_STRING, NO_ARGUMENTS, join_object, json_string, kind_of, members
 from fairlane.streaming.views.choice import THOUGHTS
-from fairlane.streaming.views.responses.thoughts import unsealed
 from fairlane.streaming.views.responses.tools import INPUT, SEARCH, function_name
+from fairlane.streaming.views.thoughts import unsealed
 
 _kind = Decoder(shapes.Kind)
 _items = Decoder(list[Raw])

@@ -4,8 +4,7 @@ Their bodies are of more types than JSON: `typed` is a body with its type before
 same task can share.
 """
 
-from fairlane.streaming.views.media.images import ImageBodyView, ImageStreamView
-from fairlane.streaming.views.media.moderations import ModerationBodyView
+from fairlane.streaming.views.media.images import ImageBodyView, ImageStreamView, ModerationBodyView
 from fairlane.streaming.views.media.speech import CutShort, SpeechBytesView, SpeechEventsView, type_of
 from fairlane.streaming.views.media.transcripts import TranscriptBodyView, TranscriptStreamView
 from fairlane.streaming.views.media.typed import MediaBodyView, split_typed

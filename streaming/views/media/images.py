@@ -1,12 +1,14 @@
-"""OpenAI's images: the whole answer, or one event for each image."""
+"""OpenAI's images, the whole answer or one event for each image, and moderations."""
+
+from msgspec import Raw
 
 from fairlane.streaming.events import Event, read_done
-from fairlane.streaming.jsontext import items, join_object, kind_of, members
-from fairlane.streaming.views.choice import what_came
-from fairlane.streaming.views.media.typed import JSON, MediaBodyView, MediaStreamView, frame, media_usage
-from fairlane.streaming.views.sse import error_frame
+from fairlane.streaming.jsontext import items, join_object, json_string, kind_of, members
+from fairlane.streaming.views.choice import others
+from fairlane.streaming.views.media.typed import JSON, MediaBodyView, MediaStreamView, frame
+from fairlane.streaming.views.result import misfit
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import with_usage
+from fairlane.streaming.views.usage import media_usage, with_usage
 
 _OF_ALL = ("background", "output_format", "quality", "size")
 """Members of the answer that stand in the event of each of its images."""
@@ -16,18 +18,12 @@ class ImageBodyView(MediaBodyView):
     """The images of a completed task: a result with a list of `data`, or that list. Raises ResultShapeError for anything else."""
 
     def body(self) -> tuple[bytes, bytes]:
-        result = self.result
-        found = members(result)
-        if result is not None and kind_of(result) == "[":
-            result, found = b'{"data":%b}' % result, {}
-        elif found is None or kind_of(found.get("data")) != "[":
+        found, result = _with_list(self.result, "data"), self.result or b""
+        if found is None:
             raise self.misfit("images")
-        if not kind_of((found or {}).get("created")):
-            told = {
-                name: bytes(value) for name, value in (members(result) or {}).items() if name != "created"
-            }
-            result = join_object([("created", b"%d" % self.info.created), *told.items()])
-        return JSON, with_usage(result or b"", self.usage, media_usage)
+        if not kind_of(found.get("created")):
+            result = join_object({**found, "created": Raw(b"%d" % self.info.created)}.items())
+        return JSON, with_usage(result, self.usage, media_usage)
 
 
 class ImageStreamView(MediaStreamView):
@@ -37,19 +33,38 @@ class ImageStreamView(MediaStreamView):
         super().__init__(info)
         self._kind = kind.encode()
 
-    def done(self, event: Event) -> bytes:
+    def _done(self, event: Event) -> bytes:
         done = read_done(event.data)
-        found = members(done.result) or {}
-        listed = items(done.result) if kind_of(done.result) == "[" else items(found.get("data"))
-        if listed is None:
-            sentence = f"The worker answered with {what_came(done.result)}, not with images"
-            return error_frame(sentence, "JSON_PARSE_FAILED")
+        found = _with_list(done.result, "data")
+        if found is None:
+            raise misfit(done.result, "images")
         shared = [(name, bytes(found[name])) for name in _OF_ALL if kind_of(found.get(name))]
-        usage = self.usage(done.usage, done.result)
-        end = [("usage", usage)] if usage else []
-        frames = []
-        for image in listed:
-            own = {name: bytes(value) for name, value in (members(image) or {}).items() if kind_of(value)}
-            pairs = [("created_at", b"%d" % self.info.created), *own.items(), *shared, *end]
-            frames.append(frame(b"%b.completed" % self._kind, pairs))
-        return b"".join(frames)
+        shared += self._end_pairs(done)
+        created = ("created_at", b"%d" % self._info.created)
+        images = [others(members(image) or {}, frozenset()) for image in items(found["data"]) or ()]
+        return b"".join(
+            [frame(b"%b.completed" % self._kind, [created, *image.items(), *shared]) for image in images]
+        )
+
+
+class ModerationBodyView(MediaBodyView):
+    """The judgements of a completed task: a result with a list of `results`, or that list itself. Id and model are the task's
+    where the worker names none, and the model also where its caller named a route. Raises ResultShapeError for anything else."""
+
+    def body(self) -> tuple[bytes, bytes]:
+        found = _with_list(self.result, "results")
+        if found is None:
+            raise self.misfit("moderations")
+        own = {"id": json_string(f"modr-{self.info.task_id}"), "model": json_string(self.info.model)}
+        for name in own:
+            if kind_of(found.get(name)) and not (name == "model" and self.info.has_fallback):
+                own[name] = bytes(found[name])
+        return JSON, join_object({**found, **own}.items())
+
+
+def _with_list(result: bytes | None, name: str) -> dict[str, Raw] | None:
+    """The members of a result with this list, or with it alone where the result is a list; None for any other result."""
+    found = members(result)
+    if found is None and result is not None:
+        found = {name: Raw(result)}
+    return found if found and kind_of(found.get(name)) == "[" else None

@@ -11,13 +11,10 @@ from typing import Final
 
 import msgspec
 
-from fairlane.queues.tasks import Place
-from fairlane.streaming.events import Event, read_chunk, read_done, why_failed
+from fairlane.streaming.events import Done, Event, read_done
 from fairlane.streaming.jsontext import members, string_or_none
-from fairlane.streaming.views.choice import what_came
 from fairlane.streaming.views.media.typed import MediaStreamView, frame
-from fairlane.streaming.views.result import ResultShapeError
-from fairlane.streaming.views.sse import error_frame
+from fairlane.streaming.views.result import misfit
 from fairlane.streaming.views.task import TaskInfo
 
 TYPES: Final[Mapping[str, bytes]] = {
@@ -31,7 +28,7 @@ TYPES: Final[Mapping[str, bytes]] = {
 """By OpenAI's names of formats."""
 OTHER_TYPE: Final = b"application/octet-stream"
 _string = msgspec.json.Decoder(str)
-_NOT = "not with audio as base64"
+_BASE64 = "audio as base64"
 
 
 class CutShort(Exception):
@@ -43,82 +40,53 @@ class CutShort(Exception):
         self.code = code
 
 
-class SpeechBytesView:
-    """The bytes of speech as they come. A failure before the first of them is reported by a status; after it, by the connection's
-    end: raises CutShort. Of a result that is no audio it raises ResultShapeError."""
-
-    silence = b""
-    place_every_s = 0.0
-    pending = None
-
-    def __init__(self, info: TaskInfo) -> None:  # noqa: ARG002 - as other views are made
-        self.ended = False
-        self._decoder = _Decoder()
-        self._begun = False
-
-    def feed(self, event: Event) -> bytes:
-        """The bytes that this event adds."""
-        if self.ended:
-            return b""
-        if event.type == "chunk":
-            chunk = read_chunk(event.data)
-            if chunk.index != 0 or chunk.kind != "text":
-                return b""
-            self._begun = True
-            return self._decoder.feed(bytes(chunk.delta))
-        if event.type == "done":
-            self.ended = True
-            done = read_done(event.data)
-            if not self._begun:
-                return whole_audio(done.result)
-            if not self._decoder.finish():
-                raise CutShort(f"The worker answered with text, {_NOT}", "JSON_PARSE_FAILED")
-            return b""
-        if event.terminal or event.type in ("gap", "restart"):
-            self.ended = True
-            if self._begun or not event.terminal:
-                raise CutShort(*why_failed(event))
-        return b""
-
-    def open(self) -> bytes:
-        """What stands before everything else: nothing."""
-        return b""
-
-    def queue_chunk(self, place: Place) -> bytes:  # noqa: ARG002
-        """Nothing: there is no place for it among the bytes."""
-        return b""
-
-    @staticmethod
-    def failed(message: str, code: str) -> bytes:
-        """How it ends independently of its task's log."""
-        raise CutShort(message, code)
-
-
 class SpeechEventsView(MediaStreamView):
-    """The same as events, each with some of the bytes as base64."""
+    """Speech as events, each with some of the bytes as base64."""
 
     def __init__(self, info: TaskInfo) -> None:
         super().__init__(info)
         self._decoder = _Decoder()
         self._begun = False
 
-    def text(self, delta: bytes) -> bytes:
+    def _text(self, delta: bytes) -> bytes:
         self._begun = True
-        return _audio(self._decoder.feed(delta))
+        return self._draw(self._decoder.feed(delta))
 
-    def done(self, event: Event) -> bytes:
+    def _draw(self, data: bytes) -> bytes:
+        audio = b'"%b"' % base64.b64encode(data)
+        return frame(b"speech.audio.delta", [("audio", audio)]) if data else b""
+
+    def _done(self, event: Event) -> bytes:
         done = read_done(event.data)
-        frames = b""
-        if self._begun:
-            if not self._decoder.finish():
-                return error_frame(f"The worker answered with text, {_NOT}", "JSON_PARSE_FAILED")
-        else:
-            try:
-                frames = _audio(whole_audio(done.result))
-            except ResultShapeError as misfit:
-                return error_frame(str(misfit), "JSON_PARSE_FAILED")
-        usage = self.usage(done.usage, done.result)
-        return frames + frame(b"speech.audio.done", [("usage", usage)] if usage else [])
+        if self._begun and not self._decoder.finish():
+            raise misfit("text", _BASE64)
+        last = self._draw(b"" if self._begun else whole_audio(done.result))
+        return last + self._last(done)
+
+    def _last(self, done: Done) -> bytes:
+        return frame(b"speech.audio.done", self._end_pairs(done))
+
+
+class SpeechBytesView(SpeechEventsView):
+    """The bytes of speech as they come. A failure before the first of them is reported by a status; after it, by the connection's
+    end: raises CutShort. Of a result that is no audio it raises ResultShapeError."""
+
+    silence = b""
+
+    def failed(self, message: str, code: str) -> bytes:
+        """How it ends independently of its task's log."""
+        raise CutShort(message, code)
+
+    def _end(self, event: Event) -> bytes:
+        if self._begun or not event.terminal:
+            return super()._end(event)
+        return self._done(event) if event.type == "done" else b""
+
+    def _draw(self, data: bytes) -> bytes:
+        return data
+
+    def _last(self, done: Done) -> bytes:  # noqa: ARG002
+        return b""
 
 
 def type_of(response_format: str) -> bytes:
@@ -131,18 +99,12 @@ def whole_audio(result: bytes | None) -> bytes:
     found = members(result)
     text = string_or_none(result) if found is None else string_or_none(found.get("data"))
     if text is None:
-        raise ResultShapeError(f"The worker answered with {what_came(result)}, not with audio")
+        raise misfit(result, "audio")
     decoder = _Decoder()
     data = decoder.feed(text)
     if not decoder.finish():
-        raise ResultShapeError(f"The worker answered with {what_came(result)}, {_NOT}")
+        raise misfit(result, _BASE64)
     return data
-
-
-def _audio(data: bytes) -> bytes:
-    if not data:
-        return b""
-    return frame(b"speech.audio.delta", [("audio", b'"%b"' % base64.b64encode(data))])
 
 
 class _Decoder:

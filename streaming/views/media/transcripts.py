@@ -13,19 +13,10 @@ import msgspec
 
 from fairlane.streaming.events import Event, read_done
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, kind_of, members, string_or_none
-from fairlane.streaming.views.choice import what_came
-from fairlane.streaming.views.media.typed import (
-    JSON,
-    TEXT,
-    MediaBodyView,
-    MediaStreamView,
-    frame,
-    media_usage,
-)
-from fairlane.streaming.views.result import ResultShapeError
-from fairlane.streaming.views.sse import error_frame
+from fairlane.streaming.views.media.typed import JSON, TEXT, MediaBodyView, MediaStreamView, frame
+from fairlane.streaming.views.result import ResultShapeError, misfit
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import with_usage
+from fairlane.streaming.views.usage import media_usage, with_usage
 
 FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 """Of a transcription; a translation knows no speakers."""
@@ -53,31 +44,24 @@ class TranscriptBodyView(MediaBodyView):
         self._format = response_format
 
     def body(self) -> tuple[bytes, bytes]:
-        result, text = self.result, self._text()
+        result = self.result
+        text = _text_of(result)
+        if result is None and self.has_chunks:
+            text = self.choices()[0].content
         if text is None:
             raise self.misfit("a transcript")
         found = members(result)
         if self._format in _JSON_FORMATS:
-            if result is not None and found is not None:
-                return JSON, with_usage(result, self.usage, media_usage)
-            usage = media_usage(self.usage)
-            return JSON, join_object([("text", text), *([("usage", usage)] if usage else [])])
-        if self._format == "text" or found is None:
+            whole = result if result is not None and found is not None else join_object([("text", text)])
+            return JSON, with_usage(whole, self.usage, media_usage)
+        if found is None:
             said = _string.decode(text)
-            return TEXT, f"{said}\n".encode(errors="replace") if found is not None else said.encode(
-                errors="replace"
-            )
-        segments = _segments_of(found.get("segments"))
-        lines = subtitles(segments) if self._format == "srt" else captions(segments)
-        return TEXT, "".join(lines).encode(errors="replace")
-
-    def _text(self) -> bytes | None:
-        """What was said, as a JSON string."""
-        if self.result is None:
-            return self.choices()[0].content if self.has_chunks else None
-        if kind_of(self.result) == '"':
-            return self.result
-        return string_or_none((members(self.result) or {}).get("text"))
+        elif self._format == "text":
+            said = f"{_string.decode(text)}\n"
+        else:
+            segments = _segments_of(found.get("segments"))
+            said = "".join(subtitles(segments) if self._format == "srt" else captions(segments))
+        return TEXT, said.encode(errors="replace")
 
 
 class TranscriptStreamView(MediaStreamView):
@@ -88,26 +72,27 @@ class TranscriptStreamView(MediaStreamView):
         self._said = bytearray()
         """The inside of a JSON string."""
 
-    def text(self, delta: bytes) -> bytes:
+    def _text(self, delta: bytes) -> bytes:
         self._said += memoryview(delta)[1:-1]
         return frame(b"transcript.text.delta", [("delta", delta)])
 
-    def done(self, event: Event) -> bytes:
+    def _done(self, event: Event) -> bytes:
         done = read_done(event.data)
-        found = members(done.result)
-        text = string_or_none(done.result) if found is None else string_or_none(found.get("text"))
+        text = _text_of(done.result)
         frames = b""
         if text is None:
             if done.result is not None:
-                sentence = f"The worker answered with {what_came(done.result)}, not with a transcript"
-                return error_frame(sentence, "JSON_PARSE_FAILED")
+                raise misfit(done.result, "a transcript")
             text = b'"%b"' % bytes(self._said)
         elif not self._said and text != EMPTY_STRING:
             frames = frame(b"transcript.text.delta", [("delta", text)])
-        usage = self.usage(done.usage, done.result)
-        return frames + frame(
-            b"transcript.text.done", [("text", text), *([("usage", usage)] if usage else [])]
-        )
+        return frames + frame(b"transcript.text.done", [("text", text), *self._end_pairs(done)])
+
+
+def _text_of(result: bytes | None) -> bytes | None:
+    """What was said, as a JSON string."""
+    found = members(result)
+    return string_or_none(result if found is None else found.get("text"))
 
 
 def subtitles(segments: Iterable[_Segment]) -> Iterable[str]:

@@ -2,14 +2,11 @@
 
 from abc import ABC, abstractmethod
 
-from fairlane.queues.tasks import Place
-from fairlane.streaming.events import Event, read_chunk, read_usage, why_failed
-from fairlane.streaming.jsontext import join_object, kind_of, members
-from fairlane.streaming.views.choice import what_came
-from fairlane.streaming.views.result import ResultShapeError, ResultView
-from fairlane.streaming.views.sse import KEEPALIVE, error_frame
-from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import COUNT_NAMES, normalise_usage, pick_usage
+from fairlane.streaming.events import Done
+from fairlane.streaming.jsontext import join_object
+from fairlane.streaming.views.result import ResultView
+from fairlane.streaming.views.stream import StreamView
+from fairlane.streaming.views.usage import media_usage
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
@@ -27,11 +24,6 @@ class MediaBodyView(ResultView, ABC):
     def body(self) -> tuple[bytes, bytes]:
         """Its type, and itself."""
 
-    def misfit(self, wanted: str) -> ResultShapeError:
-        """That the worker answered with something else."""
-        came = what_came(self.result) if self.result or not self.has_chunks else "text"
-        return ResultShapeError(f"The worker answered with {came}, not with {wanted}")
-
 
 def split_typed(typed: bytes) -> tuple[bytes, bytes]:
     """The type of a body, and the body."""
@@ -39,83 +31,22 @@ def split_typed(typed: bytes) -> tuple[bytes, bytes]:
     return kind, body
 
 
-class MediaStreamView(ABC):
-    """A stream of typed events from all events of a task in order: `event` is the `type` in each one's data. The last one says
-    the end; a failure, a cancellation and lost events end it with an error, as OpenAI's streams do. After the end, `ended` is
-    true and every event is ignored."""
+class MediaStreamView(StreamView):
+    """A stream of typed events: `event` is the `type` in each one's data. The last one says the end."""
 
-    silence = KEEPALIVE
-    place_every_s = 0.0
-    pending = None
+    def _chunk(self, index: int, kind: str, delta: bytes) -> bytes:
+        return self._text(bytes(delta)) if index == 0 and kind == "text" else b""
 
-    def __init__(self, info: TaskInfo) -> None:
-        self.ended = False
-        self.info = info
-        self._latest_usage: bytes | None = None
-
-    def feed(self, event: Event) -> bytes:
-        """The frames that this event adds, often none; to be written in one write."""
-        if self.ended:
-            return b""
-        if event.type == "chunk":
-            chunk = read_chunk(event.data)
-            return self.text(bytes(chunk.delta)) if chunk.index == 0 and chunk.kind == "text" else b""
-        if event.type == "usage":
-            self._latest_usage = read_usage(event.data)
-            return b""
-        if event.type == "done":
-            self.ended = True
-            return self.done(event)
-        if event.terminal or event.type in ("gap", "restart"):
-            self.ended = True
-            return self.failed(*why_failed(event))
-        return b""
-
-    def open(self) -> bytes:
-        """What stands before everything else: nothing."""
-        return b""
-
-    def queue_chunk(self, place: Place) -> bytes:  # noqa: ARG002 - clients of these streams know of no places
-        """What keeps clients from giving up while the task waits."""
-        return KEEPALIVE
-
-    @staticmethod
-    def failed(message: str, code: str) -> bytes:
-        """How a stream ends in failure."""
-        return error_frame(message, code)
-
-    def usage(self, told: bytes | None, result: bytes | None) -> bytes | None:
-        """The usage object that counts, in OpenAI's words for media."""
-        return media_usage(pick_usage(told, result, self._latest_usage))
-
-    def text(self, delta: bytes) -> bytes:  # noqa: ARG002 - images come with the result
+    def _text(self, delta: bytes) -> bytes:  # noqa: ARG002 - images come with the result
         """Return the frames of a piece of text, a JSON string."""
         return b""
 
-    @abstractmethod
-    def done(self, event: Event) -> bytes:
-        """The frames of the end in success."""
+    def _end_pairs(self, done: Done) -> list[tuple[str, bytes]]:
+        """What the last event says of the whole: its usage, if that is known."""
+        usage = media_usage(self._usage(done))
+        return [("usage", usage)] if usage else []
 
 
 def frame(kind: bytes, pairs: list[tuple[str, bytes]]) -> bytes:
     """One event."""
     return b"event: %b\ndata: %b\n\n" % (kind, join_object([("type", b'"%b"' % kind), *pairs]))
-
-
-def media_usage(raw: bytes | None) -> bytes | None:
-    """A usage object as OpenAI has it for audio and images: `tokens` with their number, or `duration` with `seconds`; None where
-    neither is known. Further members stay."""
-    found = members(raw)
-    if not found:
-        return None
-    counts = normalise_usage(raw)
-    rest = [
-        (name, bytes(value)) for name, value in found.items() if name != "type" and name not in COUNT_NAMES
-    ]
-    if counts.input is not None or counts.output is not None:
-        read, wrote = counts.input or 0, counts.output or 0
-        told = (("input_tokens", read), ("output_tokens", wrote), ("total_tokens", read + wrote))
-        return join_object([("type", b'"tokens"'), *((name, b"%d" % count) for name, count in told), *rest])
-    if kind_of(found.get("seconds")).isdigit():
-        return join_object([("type", b'"duration"'), *rest])
-    return None

@@ -1,14 +1,15 @@
-"""The response object: how it stands, and what it repeats. Pure."""
+"""The response object: its id, how it stands, and what it repeats. Pure."""
 
 import msgspec
 from msgspec import Struct
 
 from fairlane.queues.failures import failure_row
 from fairlane.streaming.events import Event, why_failed
-from fairlane.streaming.jsontext import NULL, json_string, members, string_or_none
-from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE
+from fairlane.streaming.jsontext import NULL, json_string
 from fairlane.streaming.views.task import TaskInfo
 
+COMPLETED, INCOMPLETE, IN_PROGRESS = b"completed", b"incomplete", b"in_progress"
+RESPONSE = "resp_"
 _REASONS = {b'"length"': b"max_output_tokens", b'"content_filter"': b"content_filter"}
 """Why a response is not complete, by its finish reason."""
 _CODES = {429: b"rate_limit_exceeded", 400: b"invalid_prompt"}
@@ -22,41 +23,47 @@ class _Timed(Struct, gc=False):
 _timed = msgspec.json.Decoder(_Timed).decode
 
 
-class Ended:
+def response_id(task_id: str) -> str:
+    """The id of the response that a task makes."""
+    return RESPONSE + task_id
+
+
+def task_of_response(told: str) -> str | None:
+    """The task of a response by its id; None for what is no such id."""
+    return told.removeprefix(RESPONSE) if told.startswith(RESPONSE) else None
+
+
+def task_of_item(told: str) -> str | None:
+    """The task that made an output item by its id, `KIND_TASK_INDEX`; None for what is no such id."""
+    parts = told.split("_")
+    return parts[1] if len(parts) == 3 and parts[0].isalpha() and parts[2].isdigit() else None
+
+
+class Ended(Struct, frozen=True, gc=False):
     """How a response ended, or that it has not: what its last event says."""
 
-    __slots__ = ("at", "error", "reason", "status")
-
-    def __init__(self, status: bytes) -> None:
-        self.status = status
-        self.reason: bytes | None = None
-        """Why it is incomplete."""
-        self.error: bytes = NULL
-        self.at: bytes = NULL
-        """When it was completed, s."""
+    status: bytes
+    reason: bytes | None = None
+    """Why it is incomplete."""
+    error: bytes = NULL
+    at: bytes = NULL
+    """When it was completed, s."""
 
     @property
     def last(self) -> bytes:
         """The status of its last item."""
-        return {b"completed": COMPLETED, b"queued": IN_PROGRESS, IN_PROGRESS: IN_PROGRESS}.get(
-            self.status, INCOMPLETE
-        )
+        return self.status if self.status in (COMPLETED, IN_PROGRESS) else INCOMPLETE
 
     @classmethod
     def by(cls, event: Event, finish: bytes | None) -> "Ended":
         """The end that a terminal event is. `finish`: the finish reason, a JSON string."""
-        if event.type != "done":
-            ended = cls(b"cancelled" if event.type == "cancelled" else b"failed")
-            sentence, code = why_failed(event)
-            ended.error = _error(sentence, code)
-            return ended
-        ended = cls(COMPLETED)
-        ended.reason = _REASONS.get(finish or b"")
-        if ended.reason is not None:
-            ended.status = INCOMPLETE
-        else:
-            ended.at = b"%d" % (_timed(event.data).ts // 1000)
-        return ended
+        if event.type == "cancelled":
+            return cls(b"cancelled", error=_error(*why_failed(event)))
+        if event.type == "error":
+            return cls(b"failed", error=_error(*why_failed(event)))
+        if (reason := _REASONS.get(finish or b"")) is not None:
+            return cls(INCOMPLETE, reason)
+        return cls(COMPLETED, at=b"%d" % (_timed(event.data).ts // 1000))
 
 
 def _error(sentence: str, code: str) -> bytes:
@@ -67,12 +74,6 @@ def _error(sentence: str, code: str) -> bytes:
         json_string(sentence),
         json_string(row.code),
     )
-
-
-def is_summarised(echo: bytes) -> bool:
-    """Whether thoughts are shown as their summary."""
-    thinking = members((members(echo) or {}).get("reasoning")) or {}
-    return string_or_none(thinking.get("summary")) is not None
 
 
 def response(info: TaskInfo, echo: bytes, ended: Ended, output: list[bytes], usage: bytes | None) -> bytes:

@@ -1,25 +1,55 @@
-"""The stream of a response: OpenAI's Responses events."""
+"""The stream of a response: OpenAI's Responses events; and the response itself, which is what they say."""
 
+from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
-import fairlane.streaming.views.responses.items as told
 from fairlane.queues.tasks import Place
-from fairlane.streaming.events import Event, read_done, read_usage, wait_members
-from fairlane.streaming.jsontext import EMPTY_STRING, NO_ARGUMENTS, json_string, kind_of, members, one_line
-from fairlane.streaming.views.blocks.stream import BlockStreamView
-from fairlane.streaming.views.choice import thoughts_of
-from fairlane.streaming.views.responses.items import COMPLETED, IN_PROGRESS, INCOMPLETE, Ids
-from fairlane.streaming.views.responses.response import Ended, is_summarised, response
-from fairlane.streaming.views.responses.thoughts import sealed, signed, text_of
+from fairlane.streaming.events import Event, read_done, wait_members
+from fairlane.streaming.jsontext import (
+    EMPTY_STRING,
+    NO_ARGUMENTS,
+    items,
+    json_string,
+    members,
+    one_line,
+    string_or_none,
+)
+from fairlane.streaming.views.blocks import BlockStreamView
+from fairlane.streaming.views.responses.response import COMPLETED, IN_PROGRESS, INCOMPLETE, Ended, response
 from fairlane.streaming.views.responses.tools import Tool, Tools
-from fairlane.streaming.views.sse import DONE, KEEPALIVE, error_body
+from fairlane.streaming.views.result import ResultView
+from fairlane.streaming.views.sse import DONE, error_body, typed_frame
 from fairlane.streaming.views.task import TaskInfo
+from fairlane.streaming.views.thoughts import Thought, sealed, signed_thoughts
 from fairlane.streaming.views.usage import responses_usage
 
 MAX_NUMBER = 2**62
 """No event has a number that is larger."""
 _QUEUED = 1
 """The number of `response.queued`."""
+_STATES = {"queued": b"queued", "executing": IN_PROGRESS, "failed": b"failed", "cancelled": b"cancelled"}
+
+
+class _Part(NamedTuple):
+    """A part of an item: the name of its text's events, that of the part's own, the list that it is in, its type and member."""
+
+    of_text: bytes
+    of_part: bytes
+    list: bytes
+    type: bytes
+    member: bytes
+
+
+_PARTS = {
+    "text": _Part(b"output_text", b"content_part", b"content", b"output_text", b"text"),
+    "refusal": _Part(b"refusal", b"content_part", b"content", b"refusal", b"refusal"),
+    "thinking": _Part(b"reasoning_text", b"content_part", b"content", b"reasoning_text", b"text"),
+    "summary": _Part(
+        b"reasoning_summary_text", b"reasoning_summary_part", b"summary", b"summary_text", b"text"
+    ),
+}
+"""By what is open."""
 
 
 class _Item:
@@ -27,32 +57,37 @@ class _Item:
 
     __slots__ = ("call_id", "id", "kind", "logprobs", "parts", "so_far", "thoughts", "tool")
 
-    def __init__(self, kind: str, item_id: bytes) -> None:
+    def __init__(
+        self, kind: str, item_id: bytes, call_id: bytes = EMPTY_STRING, tool: Tool | None = None
+    ) -> None:
         self.kind = kind
         self.id = item_id
+        self.call_id = call_id
+        self.tool = tool or Tool()
         self.parts: list[bytes] = []
         """Those that are whole."""
         self.so_far = bytearray()
         """The inside of the text that is under way, or of the arguments."""
         self.logprobs: list[bytes] = []
-        self.thoughts: list[bytes] = []
+        self.thoughts: list[Thought] = []
         """Signed ones."""
-        self.call_id, self.tool = EMPTY_STRING, Tool()
+
+    @property
+    def text(self) -> bytes:
+        """The same as a JSON string."""
+        return b'"%b"' % bytes(self.so_far)
 
 
 class ResponsesStreamView(BlockStreamView):
-    """Events of a Responses stream from all events of a task in order.
+    """Events of a Responses stream.
 
     The sequence number of each event is a function of the log, dense from 0, the same for each reader at any time:
     `response.created` (0), `response.queued` (1), `response.in_progress` (2) with the log's first `start`, then the items, each
     whole before the next one begins, and the end, behind which `[DONE]` comes. Of these only those behind `starting_after` are
     drawn. The first two are drawn by `open`, or with what comes next. A failure and a cancellation end the stream with
-    `response.failed`, lost events with an `error` event, as the response continues. After the end, `ended` is true and all events
-    are ignored. A worker's result is shown where its chunks showed no content.
+    `response.failed`, lost events with an `error` event, as the response continues.
     """
 
-    silence = KEEPALIVE
-    """What is sent to keep the stream alive."""
     place_every_s = 5.0
     """Seconds between two events with a new place, at least: each repeats the response."""
 
@@ -65,8 +100,12 @@ class ResponsesStreamView(BlockStreamView):
         self._begun: TaskInfo | None = None
         """What was known at the first `start`, while that was not drawn."""
         self._opened = self._progress = False
-        self._ids, self._tools_called = Ids(info.task_id), Tools(echo)
-        self._summarised = is_summarised(echo)
+        self._ids: Counter[bytes] = Counter()
+        """How many items there are of each kind, which is what their ids count: so they do not depend on the order of items."""
+        self._tools_called = Tools(echo)
+        reasoning = members((members(echo) or {}).get("reasoning")) or {}
+        self._thinks = "thinking" if string_or_none(reasoning.get("summary")) is None else "summary"
+        """The part that shows thoughts: the summary where that is asked for."""
         self._output: list[bytes] = []
         self._item: _Item | None = None
         self._logprobs: list[bytes] = []
@@ -100,11 +139,8 @@ class ResponsesStreamView(BlockStreamView):
         """
         body = error_body(message, code)
         error = members((members(body) or {}).get("error")) or {}
-        pairs = b'"code":%b,"message":%b,"param":null,%b' % (
-            bytes(error["code"]),
-            bytes(error["message"]),
-            body[1:-1],
-        )
+        told = bytes(error["code"]), bytes(error["message"]), body[1:-1]
+        pairs = b'"code":%b,"message":%b,"param":null,%b' % told
         return _frame(b"error", max(self._number - 1, self._after, 0), pairs)
 
     def _started(self) -> bytes:
@@ -128,6 +164,11 @@ class ResponsesStreamView(BlockStreamView):
         self._number += 1
         return b"" if number <= self._after else _frame(name, number, pairs)
 
+    # ---- items ----------
+
+    def _item_event(self, name: bytes, item: bytes) -> bytes:
+        return self._event(name, b'"output_index":%d,"item":%b' % (len(self._output), item))
+
     def _of_item(self, name: bytes, pairs: bytes) -> bytes:
         """An event of the item that is under way."""
         assert self._item is not None
@@ -135,13 +176,16 @@ class ResponsesStreamView(BlockStreamView):
             name, b'"item_id":%b,"output_index":%d,%b' % (self._item.id, len(self._output), pairs)
         )
 
-    # ---- items ----------
-
-    def _begin(self, kind: str, item_id: bytes, item: bytes) -> bytes:
+    def _begin(
+        self, kind: str, id_kind: bytes, call_id: bytes = EMPTY_STRING, tool: Tool | None = None
+    ) -> bytes:
+        """Begin an item; `id_kind` is msg, rs, or that of a tool."""
         before = self._close() + self._head()
-        self._item = _Item(kind, item_id)
-        return before + self._event(
-            b"response.output_item.added", b'"output_index":%d,"item":%b' % (len(self._output), item)
+        item_id = b'"%b_%b_%d"' % (id_kind, self._info.task_id.encode(), self._ids[id_kind])
+        self._ids[id_kind] += 1
+        self._item = _Item(kind, item_id, call_id, tool)
+        return before + self._item_event(
+            b"response.output_item.added", self._whole_item(self._item, [], IN_PROGRESS)
         )
 
     def _close(self, status: bytes = COMPLETED) -> bytes:
@@ -149,31 +193,29 @@ class ResponsesStreamView(BlockStreamView):
         item = self._item
         if item is None:
             return b""
-        frames = self._end_part()
-        if item.kind == "call":
-            frames += self._end_arguments(item)
+        frames = self._end_arguments(item) if item.kind == "call" else self._end_part()
         whole = self._whole_item(item, item.parts, status)
         self._open, self._item = "", None
-        done = self._event(
-            b"response.output_item.done", b'"output_index":%d,"item":%b' % (len(self._output), whole)
-        )
+        done = self._item_event(b"response.output_item.done", whole)
         self._output.append(whole)
         return frames + done
 
     def _whole_item(self, item: _Item, parts: list[bytes], status: bytes) -> bytes:
         """An item with these parts, or with the arguments so far."""
+        listed = b",".join(parts)
+        if item.kind == "call":
+            return item.tool.call(item.id, item.call_id, item.tool.content_of(item.text), status)
         if item.kind == "message":
-            return told.message(item.id, parts, status)
-        if item.kind == "reasoning":
-            seal = sealed(item.thoughts) if item.thoughts else b""
-            return told.reasoning(item.id, parts, seal, summarised=self._summarised)
-        content = item.tool.content_of(b'"%b"' % bytes(item.so_far))
-        return item.tool.call(item.id, item.call_id, content, status)
+            told = item.id, status, listed
+            return b'{"id":%b,"type":"message","status":"%b","role":"assistant","content":[%b]}' % told
+        seal = b',"encrypted_content":%b' % sealed(item.thoughts) if item.thoughts else b""
+        content = b'"summary":[%b]' if self._thinks == "summary" else b'"summary":[],"content":[%b]'
+        return b'{"id":%b,"type":"reasoning",%b%b}' % (item.id, content % listed, seal)
 
     def _end_arguments(self, item: _Item) -> bytes:
         """Return the last events of a call before its item is whole. A custom tool shows its input here, when it is known."""
         frames = b"" if item.so_far else self._arguments(NO_ARGUMENTS)
-        content = item.tool.content_of(b'"%b"' % bytes(item.so_far))
+        content = item.tool.content_of(item.text)
         if item.tool.item == b"function_call":
             return frames + self._of_item(
                 b"response.function_call_arguments.done", b'"arguments":%b' % content
@@ -183,48 +225,44 @@ class ResponsesStreamView(BlockStreamView):
             return frames + self._of_item(b"response.custom_tool_call_input.done", b'"input":%b' % content)
         return b""
 
-    def _part_event(self, suffix: bytes, part: bytes) -> bytes:
-        assert self._item is not None
-        kind, index = (b"content", b"content") if not self._in_summary else (b"reasoning_summary", b"summary")
-        pairs = b'"%b_index":%d,"part":%b' % (index, len(self._item.parts), part)
-        return self._of_item(b"response.%b_part.%b" % (kind, suffix), pairs)
+    # ---- parts ----------
 
-    @property
-    def _in_summary(self) -> bool:
-        return self._open == "thinking" and self._summarised
+    def _part_event(self, name: bytes, more: bytes) -> bytes:
+        """An event of the part that is open, with the place of it."""
+        assert self._item is not None
+        part = _PARTS[self._open]
+        return self._of_item(
+            b"response.%b" % name, b'"%b_index":%d,%b' % (part.list, len(self._item.parts), more)
+        )
 
     def _draw(self, text: bytes) -> bytes:
         """The part that is open, with this text."""
         assert self._item is not None
+        part, more = _PARTS[self._open], b""
         if self._open == "text":
-            return told.text_part(text, b"[%b]" % b",".join(self._item.logprobs))
-        if self._open == "refusal":
-            return told.refusal_part(text)
-        return told.summary_part(text) if self._summarised else told.reasoning_part(text)
+            more = b',"annotations":[],"logprobs":[%b]' % b",".join(self._item.logprobs)
+        return b'{"type":"%b","%b":%b%b}' % (part.type, part.member, text, more)
 
     def _begin_part(self, kind: str) -> bytes:
         assert self._item is not None
-        self._open = kind
-        name, index, _ = _PARTS["summary" if self._in_summary else kind]
+        self._open, part = kind, _PARTS[kind]
         self._lead = (
-            b'event: response.%b.delta\ndata: {"type":"response.%b.delta","sequence_number":' % (name, name),
-            b',"item_id":%b,"output_index":%d,"%b":%d,"delta":'
-            % (self._item.id, len(self._output), index, len(self._item.parts)),
+            b'event: response.%b.delta\ndata: {"type":"response.%b.delta","sequence_number":'
+            % (part.of_text, part.of_text),
+            b',"item_id":%b,"output_index":%d,"%b_index":%d,"delta":'
+            % (self._item.id, len(self._output), part.list, len(self._item.parts)),
         )
-        return self._part_event(b"added", self._draw(EMPTY_STRING))
+        return self._part_event(part.of_part + b".added", b'"part":%b' % self._draw(EMPTY_STRING))
 
     def _end_part(self) -> bytes:
         item = self._item
         if item is None or self._open not in _PARTS:
             return b""
-        text = b'"%b"' % bytes(item.so_far)
-        part = self._draw(text)
-        name, index, member = _PARTS["summary" if self._in_summary else self._open]
+        part, whole = _PARTS[self._open], self._draw(item.text)
         more = b',"logprobs":[%b]' % b",".join(item.logprobs) if self._open == "text" else b""
-        frames = self._of_item(
-            b"response.%b.done" % name, b'"%b":%d,"%b":%b%b' % (index, len(item.parts), member, text, more)
-        ) + self._part_event(b"done", part)
-        item.parts.append(part)
+        frames = self._part_event(part.of_text + b".done", b'"%b":%b%b' % (part.member, item.text, more))
+        frames += self._part_event(part.of_part + b".done", b'"part":%b' % whole)
+        item.parts.append(whole)
         item.so_far, item.logprobs, self._open = bytearray(), [], ""
         return frames
 
@@ -241,55 +279,44 @@ class ResponsesStreamView(BlockStreamView):
 
     # ---- what chunks add ----------
 
-    def _say(self, kind: str, delta: bytes) -> bytes:
-        """More of what the message says."""
-        before = b""
-        if self._open != kind:
-            goes_on = self._item is not None and self._item.kind == "message"
-            before = self._end_part() if goes_on else self._begin_message()
-            before += self._begin_part(kind)
-        if kind == "refusal":
-            return before + self._more(delta)
-        if not self._logprobs:
-            return before + self._more(delta, b',"logprobs":[]')
+    def _text(self, delta: bytes) -> bytes:
+        if not _says(delta):
+            return b""
+        before = self._say("text")
         assert self._item is not None
         logprobs, self._logprobs = self._logprobs, []
         self._item.logprobs += logprobs
         return before + self._more(delta, b',"logprobs":[%b]' % b",".join(logprobs))
 
-    def _begin_message(self) -> bytes:
-        item_id = self._ids.next(b"msg")
-        return self._begin("message", item_id, told.message(item_id, (), IN_PROGRESS))
-
-    def _text(self, delta: bytes) -> bytes:
-        return self._say("text", delta) if _says(delta) else b""
-
     def _refusal(self, delta: bytes) -> bytes:
-        return self._say("refusal", delta) if _says(delta) else b""
+        return self._say("refusal") + self._more(delta) if _says(delta) else b""
+
+    def _say(self, kind: str) -> bytes:
+        """Begin a part of a message, if it is not the open one."""
+        if self._open == kind:
+            return b""
+        continues = self._item is not None and self._item.kind == "message"
+        before = self._end_part() if continues else self._begin("message", b"msg")
+        return before + self._begin_part(kind)
 
     def _thinking(self, delta: bytes) -> bytes:
         if not _says(delta):
             return b""
         before = self._think()
-        if self._open != "thinking":
-            before += self._begin_part("thinking")
+        if self._open != self._thinks:
+            before += self._begin_part(self._thinks)
         return before + self._more(delta)
 
     def _think(self) -> bytes:
         """Begin a reasoning item, if none is under way."""
         if self._item is not None and self._item.kind == "reasoning":
             return b""
-        item_id = self._ids.next(b"rs")
-        return self._begin(
-            "reasoning", item_id, told.reasoning(item_id, (), b"", summarised=self._summarised)
-        )
+        return self._begin("reasoning", b"rs")
 
     def _begin_call(self, call_id: bytes, name: bytes) -> bytes:
         tool = self._tools_called.find(name)
-        item_id = self._ids.next(tool.id_kind)
-        frames = self._begin("call", item_id, tool.call(item_id, call_id, tool.empty, IN_PROGRESS))
-        assert self._item is not None
-        self._item.call_id, self._item.tool, self._open = call_id, tool, "tool"
+        frames = self._begin("call", tool.id_kind, call_id, tool)
+        self._open = "tool"
         return frames
 
     def _arguments(self, delta: bytes) -> bytes:
@@ -305,58 +332,63 @@ class ResponsesStreamView(BlockStreamView):
         return b""
 
     def _extra(self, found: Mapping[str, bytes]) -> bytes:
-        if kind_of(found.get("logprobs")):
-            self._logprobs += told.logprobs_of(found["logprobs"])
-        return self._signed(signed(thoughts_of(members(found.get("delta")) or {})))
-
-    def _signed(self, thoughts: list[bytes]) -> bytes:
-        """Thoughts as they must come back: what was not shown of them is shown."""
+        tokens = items((members(found.get("logprobs")) or {}).get("content"))
+        self._logprobs += map(one_line, tokens or ())
         frames = []
-        for raw in thoughts:
+        for thought in signed_thoughts(found):  # as they must come back: what was not shown of them is shown
             frames.append(self._think())
-            if (text := text_of(raw)) and not self._thought:
-                frames.append(self._thinking(one_line(json_string(text))))
+            if thought.thinking and not self._thought:
+                frames.append(self._thinking(json_string(thought.thinking)))
             assert self._item is not None
-            self._item.thoughts.append(raw)
+            self._item.thoughts.append(thought)
         return b"".join(frames)
 
     # ---- the end ----------
 
     def _end(self, event: Event) -> bytes:
-        if event.type in ("gap", "restart"):
-            return self.failed("A part of the output was lost", "EVENTS_LOST")
-        if event.type != "done":
-            self.how = ended = Ended.by(event, None)
-            frames = (self._head() if self._begun else self.open()) + self._left() + self._close(INCOMPLETE)
-            used = read_usage(event.data) if event.type == "error" else None
-            usage = responses_usage(used, None, self._latest_usage)
-            return frames + self._event(b"response.failed", self._object(self._info, ended, usage)) + DONE
-        done = read_done(event.data)
-        frames = self._head() + self._left(done.result)
+        return self._done(event) if event.terminal else super()._end(event)
+
+    def _done(self, event: Event) -> bytes:
+        done = read_done(event.data)  # a failure has usage at most
+        # a task that failed before it began has no `response.in_progress`
+        frames = self._head() if event.type == "done" or self._begun else self.open()
+        frames += self._left(done.result)
         self.how = ended = Ended.by(event, self._finish or done.finish_reason)
         frames += self._close(ended.last)
-        usage = responses_usage(done.usage, done.result, self._latest_usage)
-        name = b"response.incomplete" if ended.status == INCOMPLETE else b"response.completed"
-        return frames + self._event(name, self._object(self._info, ended, usage)) + DONE
+        name = ended.status if ended.status in (COMPLETED, INCOMPLETE) else b"failed"
+        usage = responses_usage(self._usage(done))
+        return frames + self._event(b"response." + name, self._object(self._info, ended, usage)) + DONE
 
     def items(self) -> list[bytes]:
         """Return the output items so far, each one line of JSON; one that is under way as it stands."""
         item = self._item
         if item is None:
             return self._output
-        parts = (
-            [*item.parts, self._draw(b'"%b"' % bytes(item.so_far))] if self._open in _PARTS else item.parts
-        )
+        parts = [*item.parts, self._draw(item.text)] if self._open in _PARTS else item.parts
         return [*self._output, self._whole_item(item, parts, IN_PROGRESS)]
 
 
-_PARTS = {
-    "text": (b"output_text", b"content_index", b"text"),
-    "refusal": (b"refusal", b"content_index", b"refusal"),
-    "thinking": (b"reasoning_text", b"content_index", b"text"),
-    "summary": (b"reasoning_summary_text", b"summary_index", b"text"),
-}
-"""By what is open: the name of its events, of its index, and of its text."""
+class ResponsesBodyView(ResultView):
+    """The response of a task, whatever its state: what its stream says."""
+
+    def __init__(self, info: TaskInfo, echo: bytes) -> None:
+        super().__init__(info)
+        self._echo = echo
+        self._stream = ResponsesStreamView(info, echo, starting_after=MAX_NUMBER)
+
+    def feed(self, event: Event) -> None:
+        if event.type != "chunk":
+            super().feed(event)
+        self._stream.feed(event)
+
+    def body(self) -> bytes:
+        """Return the response object."""
+        state = self._stream.how or Ended(_STATES[self.status])
+        return response(self.info, self._echo, state, self.output(), responses_usage(self.usage))
+
+    def output(self) -> list[bytes]:
+        """Return the output items, each one line of JSON, with their ids."""
+        return self._stream.items()
 
 
 def _says(delta: bytes) -> bool:
@@ -365,4 +397,4 @@ def _says(delta: bytes) -> bool:
 
 
 def _frame(name: bytes, number: int, pairs: bytes) -> bytes:
-    return b'event: %b\ndata: {"type":"%b","sequence_number":%d,%b}\n\n' % (name, name, number, pairs)
+    return typed_frame(name, b',"sequence_number":%d,%b' % (number, pairs))

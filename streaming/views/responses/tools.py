@@ -28,8 +28,6 @@ class Tool(NamedTuple):
     id_kind: bytes = b"fc"
     name: bytes = EMPTY_STRING
     namespace: bytes = b""
-    empty: bytes = EMPTY_STRING
-    """What the item of a call shows before its arguments."""
 
     def call(self, item_id: bytes, call_id: bytes, content: bytes, status: bytes) -> bytes:
         """Return a call as an item; `content` as `content_of` returns it."""
@@ -47,13 +45,13 @@ class Tool(NamedTuple):
             return arguments
         found = members(_text(arguments).encode())
         if self.item == b"tool_search_call":
-            return self.empty if found is None else one_line(_text(arguments).encode())
+            return b"{}" if found is None else one_line(_text(arguments).encode())
         value = (found or {}).get(INPUT)
         return one_line(value) if value is not None and kind_of(value) == '"' else arguments
 
 
 _CUSTOM = Tool(b"custom_tool_call", b"ctc")
-_SEARCH = Tool(b"tool_search_call", b"tsc", empty=b"{}")
+_SEARCH = Tool(b"tool_search_call", b"tsc")
 
 
 def function_name(name: str, namespace: str = "") -> str:

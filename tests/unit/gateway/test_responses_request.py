@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Raw
 from refused import refused
@@ -16,7 +17,7 @@ from fairlane.gateway.calls.responses.request import (
 )
 from fairlane.gateway.calls.responses.stored_input import with_id
 from fairlane.gateway.errors import ApiError
-from fairlane.streaming.views.responses.thoughts import sealed
+from fairlane.streaming.views.thoughts import Thought, sealed
 from fairlane.workers.adapters.dialects.anthropic.request import messages_request
 from fairlane.workers.adapters.dialects.openai import OpenAIDialect
 from fairlane.workers.sdk import Task
@@ -37,7 +38,7 @@ PART = "input[0].content[0]"
 
 
 def seal(*thoughts: Any) -> str:
-    return str(json.loads(sealed([json.dumps(one, separators=(",", ":")).encode() for one in thoughts])))
+    return str(json.loads(sealed(msgspec.convert(thoughts, list[Thought]))))
 
 
 def fields_of(request: dict[str, Any]) -> dict[str, Raw]:

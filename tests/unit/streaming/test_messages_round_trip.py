@@ -11,7 +11,7 @@ from msgspec import UNSET
 from streaming_logs import Log
 from tests.support.upstreams import anthropic_events, anthropic_message
 
-from fairlane.streaming.views.messages.content import OWN_REASONS
+from fairlane.streaming.views.messages import OWN_REASONS
 from fairlane.workers.adapters.dialects.anthropic.answer import AnthropicReader
 from fairlane.workers.adapters.dialects.chat import Head
 from fairlane.workers.sdk import Delta, Result, Usage

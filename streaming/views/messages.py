@@ -11,45 +11,47 @@ import msgspec
 
 from fairlane.queues.failures import anthropic_kind, failure_row
 from fairlane.queues.tasks import Place
-from fairlane.streaming.events import Event, read_done, wait_members, why_failed
-from fairlane.streaming.jsontext import (
-    EMPTY_STRING,
-    NULL,
-    join_object,
-    json_string,
-    members,
-    one_line,
-    string_or_none,
-)
-from fairlane.streaming.views.blocks.stream import BlockStreamView
-from fairlane.streaming.views.choice import thoughts_of
-from fairlane.streaming.views.messages.content import WHY, input_of, own_id, why_ended
+from fairlane.streaming.events import Event, read_done, wait_members
+from fairlane.streaming.jsontext import NULL, join_object, json_string, members, one_line, string_or_none
+from fairlane.streaming.views.blocks import BlockStreamView
 from fairlane.streaming.views.result import ResultView
+from fairlane.streaming.views.sse import typed_frame
 from fairlane.streaming.views.task import TaskInfo
+from fairlane.streaming.views.thoughts import Thought, signed_thoughts
 from fairlane.streaming.views.usage import anthropic_usage
 
+STOP_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+"""By finish reason; any other one is `end_turn`."""
+OWN_REASONS = frozenset(
+    {*STOP_REASONS.values(), "stop_sequence", "pause_turn", "model_context_window_exceeded"}
+)
+"""Anthropic's, which their upstream sends as its own word (`native_finish_reason`)."""
+_WHY = ("native_finish_reason", "stop_reason", "matched_stop")
+"""Members of a choice that say why it ended: Anthropic's own word, and the stop sequence that was met, by
+vLLM's name and by SGLang's."""
+_MAX_ID = 256
+TOO_LONG = "prompt is too long"
 _DELTAS = {
+    "text": b'"text_delta","text"',
     "thinking": b'"thinking_delta","thinking"',
     "signature": b'"signature_delta","signature"',
     "input": b'"input_json_delta","partial_json"',
 }
+_TEXT = b'{"type":"text","text":""}'
 _THINKING = b'{"type":"thinking","thinking":"","signature":""}'
-_MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
 class MessagesStreamView(BlockStreamView):
-    """Events of a Messages stream from all events of a task in order.
+    """Events of a Messages stream: `message_start` comes with the first output, and the end is the last block's end,
+    `message_delta` with the reason and the usage, `message_stop`."""
 
-    `message_start` comes with the first output, each block is whole before the next one begins, and the end is in one piece: the
-    last block's end, `message_delta` with the reason and the usage, `message_stop`. A failure, a cancellation and lost events end
-    the stream with an `error` event. After the end, `ended` is true and every event is ignored. A worker's result is shown where
-    its chunks showed no content.
-    """
-
-    silence = b'event: ping\ndata: {"type":"ping"}\n\n'
-    """What is sent to keep the stream alive."""
-    place_every_s = 0.0
-    """Seconds between two events with a new place, at least."""
+    silence = typed_frame(b"ping")
 
     def __init__(self, info: TaskInfo) -> None:
         super().__init__(info)
@@ -58,34 +60,23 @@ class MessagesStreamView(BlockStreamView):
         self.why = (NULL, NULL)
         """`stop_reason` and `stop_sequence`, when it has ended."""
         self._begun = False
-        self._at = 0
-        """The number of the block that is open, or of the next one."""
+        self._number = 0
+        """Of the block that is open, or of the next one."""
         self._told: dict[str, bytes] = {}
         """Members of the choice that say why it ended."""
 
-    @staticmethod
-    def open() -> bytes:
-        """Nothing stands before the first output."""
-        return b""
-
     def queue_chunk(self, place: Place) -> bytes:
         """An event for a stream that waits: shows its place and keeps clients from giving up."""
-        return b'event: ping\ndata: {"type":"ping","fairlane":{"queuePosition":%d,%b}}\n\n' % (
-            place.position,
-            wait_members(place),
-        )
+        told = place.position, wait_members(place)
+        return typed_frame(b"ping", b',"fairlane":{"queuePosition":%d,%b}' % told)
 
-    @staticmethod
-    def failed(message: str, code: str) -> bytes:
+    def failed(self, message: str, code: str) -> bytes:
         """How a stream ends in failure."""
         return b"event: error\ndata: %b\n\n" % error_body(message, code)
 
     def _text(self, delta: bytes) -> bytes:
-        before = b"" if self._open == "text" else self._block("text", b'{"type":"text","text":""}')
-        return (
-            b'%bevent: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
-            b'"delta":{"type":"text_delta","text":%b}}\n\n' % (before, self._at, delta)
-        )
+        before = b"" if self._open == "text" else self._block("text", _TEXT)
+        return before + self._delta("text", delta)
 
     def _thinking(self, delta: bytes) -> bytes:
         before = b"" if self._open == "thinking" else self._block("thinking", _THINKING)
@@ -104,31 +95,25 @@ class MessagesStreamView(BlockStreamView):
         return self._close()
 
     def _extra(self, found: Mapping[str, bytes]) -> bytes:
-        self._told |= {name: bytes(found[name]) for name in WHY if name in found}
-        if not self._begun:
-            self.id = own_id((members(found.get("response")) or {}).get("id")) or self.id
-        return b"".join(map(self._signed, thoughts_of(members(found.get("delta")) or {})))
+        self._told |= {name: bytes(found[name]) for name in _WHY if name in found}
+        reported = string_or_none((members(found.get("response")) or {}).get("id"))
+        if reported is not None and reported.startswith(b'"msg_') and len(reported) <= _MAX_ID:
+            self.id = self.id if self._begun else one_line(reported)
+        return b"".join(map(self._signed, signed_thoughts(found)))
 
-    def _signed(self, raw: bytes) -> bytes:
+    def _signed(self, thought: Thought) -> bytes:
         """A thought as it must come back: what was shown of it is signed, else all of it is shown."""
-        thought = members(raw) or {}
-        data, signature = string_or_none(thought.get("data")), string_or_none(thought.get("signature"))
-        if data is not None:
-            return (
-                self._block("redacted", b'{"type":"redacted_thinking","data":%b}' % one_line(data))
-                + self._close()
-            )
-        if signature is None:
-            return b""
+        if thought.data:
+            block = b'{"type":"redacted_thinking","data":%b}' % json_string(thought.data)
+            return self._block("redacted", block) + self._close()
         before = b""
         if self._open != "thinking":
-            text = string_or_none(thought.get("thinking")) or EMPTY_STRING
-            if self._thought and text != EMPTY_STRING:
+            if self._thought and thought.thinking:
                 return b""  # it was shown
             before = self._block("thinking", _THINKING)
-            if text != EMPTY_STRING:
-                before += self._delta("thinking", one_line(text))
-        return before + self._delta("signature", one_line(signature)) + self._close()
+            if thought.thinking:
+                before += self._delta("thinking", json_string(thought.thinking))
+        return before + self._delta("signature", json_string(thought.signature or "")) + self._close()
 
     def _block(self, kind: str, block: bytes) -> bytes:
         """Begin a block, behind all that comes before it."""
@@ -137,50 +122,52 @@ class MessagesStreamView(BlockStreamView):
             self._begun = True
             before = self._start()
         self._open = kind
-        return (
-            b'%bevent: content_block_start\ndata: {"type":"content_block_start","index":%d,"content_block":%b}\n\n'
-            % (before, self._at, block)
+        return before + typed_frame(
+            b"content_block_start", b',"index":%d,"content_block":%b' % (self._number, block)
         )
 
     def _delta(self, member: str, delta: bytes) -> bytes:
         """More of a member of the open block."""
         return (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":%b:%b}}\n\n'
-            % (self._at, _DELTAS[member], delta)
+            % (self._number, _DELTAS[member], delta)
         )
 
     def _close(self) -> bytes:
         if not self._open:
             return b""
-        self._open, at = "", self._at
-        self._at += 1
-        return b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n' % at
+        self._open, number = "", self._number
+        self._number += 1
+        return typed_frame(b"content_block_stop", b',"index":%d' % number)
 
     def _start(self) -> bytes:
         usage = anthropic_usage(self._latest_usage)
         usage.pop("output_tokens_details", None)
         message = _message(self._info, self.id, b"[]", (NULL, NULL), msgspec.json.encode(usage))
-        return b'event: message_start\ndata: {"type":"message_start","message":%b}\n\n' % message
+        return typed_frame(b"message_start", b',"message":%b' % message)
 
-    def _end(self, event: Event) -> bytes:
-        if event.type == "done":
-            return self._finished(event)
-        return self.failed(*why_failed(event))
-
-    def _finished(self, event: Event) -> bytes:
+    def _done(self, event: Event) -> bytes:
         done = read_done(event.data)
-        frames = [self._left(done.result), self._close()]
+        frames = self._left(done.result) + self._close()
         if not self._begun:
-            frames.append(self._start())
-        self.why = why_ended(
-            self._finish or done.finish_reason, self._told, called=self._called, refused=self._refused
-        )
-        usage = msgspec.json.encode(anthropic_usage(done.usage, done.result, self._latest_usage))
-        frames.append(
-            b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":%b,"stop_sequence":%b},"usage":%b}\n\n'
-            % (*self.why, usage)
-        )
-        return b"".join(frames) + _MESSAGE_STOP
+            frames += self._start()
+        self.why = self._why_ended(self._finish or done.finish_reason)
+        usage = msgspec.json.encode(anthropic_usage(self._usage(done)))
+        why = b',"delta":{"stop_reason":%b,"stop_sequence":%b},"usage":%b' % (*self.why, usage)
+        return frames + typed_frame(b"message_delta", why) + typed_frame(b"message_stop")
+
+    def _why_ended(self, finish: bytes | None) -> tuple[bytes, bytes]:
+        """`stop_reason` and `stop_sequence`: as an upstream of Anthropic's said it, else by the finish reason. Calls of tools are
+        the reason also if the server says `stop`."""
+        sequence = next(filter(None, (string_or_none(self._told.get(name)) for name in _WHY[1:])), None)
+        own = _said(self._told.get(_WHY[0]))
+        reason = own if own in OWN_REASONS else STOP_REASONS.get(_said(finish) or "stop", "end_turn")
+        if reason == "end_turn":
+            met = ((self._called, "tool_use"), (self._refused, "refusal"), (sequence, "stop_sequence"))
+            reason = next((other for holds, other in met if holds), reason)
+        if reason != "stop_sequence":
+            sequence = None
+        return b'"%b"' % reason.encode(), NULL if sequence is None else one_line(sequence)
 
 
 class _Blocks(MessagesStreamView):
@@ -193,11 +180,6 @@ class _Blocks(MessagesStreamView):
     def json(self) -> bytes:
         """All blocks so far."""
         return b"[%b]" % b",".join([_whole_block(block, texts) for block, texts in self._blocks])
-
-    def _text(self, delta: bytes) -> bytes:
-        if self._open != "text":
-            self._block("text", b'{"type":"text","text":""}')
-        return self._delta("text", delta)
 
     def _block(self, kind: str, block: bytes) -> bytes:
         self._open, self._begun = kind, True
@@ -216,8 +198,19 @@ class _Blocks(MessagesStreamView):
 def _whole_block(block: bytes, texts: dict[str, bytearray]) -> bytes:
     values = {name: b'"%b"' % bytes(text) for name, text in texts.items()}
     if "input" in values:
-        values["input"] = input_of(values["input"])
+        values["input"] = _input_of(values["input"])
     return join_object({**(members(block) or {}), **values}.items())
+
+
+def _input_of(arguments: bytes) -> bytes:
+    """The arguments of a call (a JSON string) as an object: a text that is none becomes one with the member `arguments`."""
+    raw = (_said(arguments) or "").strip().encode()
+    return one_line(raw) if members(raw) is not None else b'{"arguments":%b}' % arguments if raw else b"{}"
+
+
+def _said(raw: bytes | None) -> str | None:
+    found = string_or_none(raw)
+    return None if found is None else str(msgspec.json.decode(found, type=str))
 
 
 class MessagesBodyView(ResultView):
@@ -235,9 +228,6 @@ class MessagesBodyView(ResultView):
     def body(self) -> bytes:
         usage = msgspec.json.encode(anthropic_usage(self.usage))
         return _message(self.info, self._stream.id, self._stream.json(), self._stream.why, usage)
-
-
-TOO_LONG = "prompt is too long"
 
 
 def error_body(

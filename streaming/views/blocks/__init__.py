@@ -1,1 +1,0 @@
-"""An answer as blocks, one after the other: what Messages and Responses share."""
