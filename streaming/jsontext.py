@@ -94,12 +94,12 @@ def items(raw: bytes | None) -> list[bytes] | None:
         return None
 
 
-def too_deep(raw: bytes) -> bool:
-    """Whether a JSON value, which must be valid, is nested deeper than MAX_DEPTH.
+def too_deep(raw: bytes, most: int = MAX_DEPTH) -> bool:
+    """Whether a JSON value, which must be valid, is nested deeper than `most` levels.
 
     Brackets are counted: how deep a decoder can go depends on Python's version and the stack.
     """
-    if len(raw) <= MAX_DEPTH or raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+    if len(raw) <= most or raw.count(b"[") + raw.count(b"{") <= most:
         return False
     at = depth = within = 0
     while at < len(raw):
@@ -113,10 +113,7 @@ def too_deep(raw: bytes) -> bool:
         steps = b"".join(parts[within::2]).translate(_STEPS, _NO_BRACKETS)
         within ^= (len(parts) - 1) & 1
         down = steps.count(b"\x01")
-        if (
-            depth + down > MAX_DEPTH
-            and max(accumulate(memoryview(steps).cast("b"), initial=depth)) > MAX_DEPTH
-        ):
+        if depth + down > most and max(accumulate(memoryview(steps).cast("b"), initial=depth)) > most:
             return True
         depth += 2 * down - len(steps)
     return False

@@ -5,12 +5,11 @@ all is well, else a kind (`schema` or `text`) and a sentence. Processor time per
 bounded: the system ends the process when it takes more. It ends when its input does.
 """
 
-import hashlib
+import functools
 import json
 import resource
 import signal
 import sys
-from collections import OrderedDict
 from typing import Any, BinaryIO
 
 import jsonschema_rs
@@ -21,7 +20,6 @@ from fairlane.streaming.structured.requirements import LENGTH, MAX_REASON_CHARS,
 MEMORY_BYTES = 1 << 30
 MAX_COMPILED = 64
 _ALONE = "a schema may refer to parts of itself alone"
-Request = tuple[bytes, list[bytes]]
 
 
 def main() -> None:
@@ -30,7 +28,7 @@ def main() -> None:
     # the gateway may have inherited that it is ignored
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     cpu_s = float(sys.argv[1])
-    look, read = Look(), msgspec.msgpack.Decoder(Request).decode
+    read = msgspec.msgpack.Decoder(tuple[bytes, list[bytes]]).decode
     while (frame := _frame(sys.stdin.buffer)) is not None:
         signal.setitimer(signal.ITIMER_PROF, cpu_s)  # its signal ends the process
         answer = msgspec.msgpack.encode(look(*read(frame)))
@@ -39,38 +37,27 @@ def main() -> None:
         sys.stdout.buffer.flush()
 
 
-class Look:
-    """Compiles schemas, keeping the last ones, and compares texts with them. Never fails."""
+def look(schema: bytes, texts: list[bytes]) -> tuple[str, str]:
+    """What is wrong with the schema, or with the first text that does not match it; ("", "") for nothing. Never fails."""
+    try:
+        validator = _validator(schema)
+    except BaseException as error:
+        return "schema", _wrong_schema(error)
+    for number, text in enumerate(texts):
+        if wrong := _wrong(validator, text):
+            return "text", f"choice {number}, {wrong}" if len(texts) > 1 else wrong
+    return "", ""
 
-    def __init__(self) -> None:
-        self._compiled: OrderedDict[bytes, Any] = OrderedDict()
 
-    def __call__(self, schema: bytes, texts: list[bytes]) -> tuple[str, str]:
-        """What is wrong with the schema, or with the first text that does not match it; ("", "") for nothing."""
-        try:
-            validator = self._validator(schema)
-        except BaseException as error:
-            return "schema", _wrong_schema(error)
-        for number, text in enumerate(texts):
-            if wrong := _wrong(validator, text):
-                return "text", f"choice {number}, {wrong}" if len(texts) > 1 else wrong
-        return "", ""
-
-    def _validator(self, schema: bytes) -> Any:
-        name = hashlib.sha256(schema).digest()
-        known = self._compiled.pop(name, None)
-        if known is None:
-            known = jsonschema_rs.validator_for(
-                json.loads(schema),
-                retriever=_fetch_nothing,
-                pattern_options=jsonschema_rs.RegexOptions(),  # in linear time
-                validate_formats=False,
-                mask="the value",
-            )
-        self._compiled[name] = known
-        if len(self._compiled) > MAX_COMPILED:
-            self._compiled.popitem(last=False)
-        return known
+@functools.lru_cache(MAX_COMPILED)
+def _validator(schema: bytes) -> Any:
+    return jsonschema_rs.validator_for(
+        json.loads(schema),
+        retriever=_fetch_nothing,
+        pattern_options=jsonschema_rs.RegexOptions(),  # in linear time
+        validate_formats=False,
+        mask="the value",
+    )
 
 
 def _wrong(validator: Any, text: bytes) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from fairlane.streaming.jsontext import kind_of, members
+from fairlane.streaming.jsontext import kind_of, members, too_deep
 from fairlane.streaming.views.choice import Choice
 
 OBJECT = "object"
@@ -75,7 +75,7 @@ def check_form(schema: bytes) -> None:
         raise ValueError("it must be an object")
     if len(schema) > MAX_SCHEMA_BYTES:
         raise ValueError(f"it has {len(schema)} bytes, and may have {MAX_SCHEMA_BYTES}")
-    if _depth(schema) > MAX_SCHEMA_DEPTH:
+    if too_deep(schema, MAX_SCHEMA_DEPTH):
         raise ValueError(f"it is nested deeper than {MAX_SCHEMA_DEPTH} levels")
 
 
@@ -106,16 +106,3 @@ def _text(raw: msgspec.Raw | None) -> str:
     if raw is None or kind_of(raw) != '"':
         return ""
     return str(msgspec.json.decode(raw))
-
-
-def _depth(schema: bytes) -> int:
-    """How deep it is nested at most: brackets outside of texts."""
-    depth = most = 0
-    for found in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', schema):
-        mark = found[0]
-        if mark in b"[{":
-            depth += 1
-            most = max(most, depth)
-        elif mark in b"]}":
-            depth -= 1
-    return most

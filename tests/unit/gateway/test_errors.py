@@ -21,7 +21,7 @@ from fairlane.gateway.errors import (
 )
 from fairlane.queues.failures import CANCELLED, FAILURES, anthropic_kind, failure_row, openai_kind
 from fairlane.streaming.events import Failure
-from fairlane.streaming.views import MessagesStreamView
+from fairlane.streaming.views import MessagesStreamView, TaskInfo
 from fairlane.streaming.views.sse import error_body
 from fairlane.workers.protocol import FAILURE_CODES
 
@@ -80,7 +80,8 @@ def test_a_stream_and_a_body_tell_a_failure_alike(code: str) -> None:
 
 @pytest.mark.parametrize("code", [*FAILURES, "MADE_UP"])
 def test_anthropics_stream_and_answer_tell_a_failure_alike(code: str) -> None:
-    in_stream = json.loads(MessagesStreamView.failed("It failed", code).split(b"data: ")[1])
+    view = MessagesStreamView(TaskInfo("t", "m", 0, "openaiLike"))
+    in_stream = json.loads(view.failed("It failed", code).split(b"data: ")[1])
     answer = anthropic_answer(failed(code), "req_1")
     assert json.loads(answer.body) == {**in_stream, "request_id": "req_1"}
     assert answer.status == {"MODEL_TOO_BUSY": 529}.get(code, failure_row(code).openai)

@@ -42,8 +42,7 @@ def test_levels_are_counted_over_all_pieces(value: Any, around: int, piece: int)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(jsontext, "_PIECE", piece)
         for most in range(1, 16):
-            patched.setattr(jsontext, "MAX_DEPTH", most)
-            assert too_deep(text.encode()) == (around + depth_of(value) > most)
+            assert too_deep(text.encode(), most) == (around + depth_of(value) > most)
 
 
 def test_levels_are_counted_wherever_the_caller_stands() -> None:

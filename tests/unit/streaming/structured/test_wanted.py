@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlane.streaming.jsontext import members
-from fairlane.streaming.structured.child import Look
+from fairlane.streaming.structured.child import look
 from fairlane.streaming.structured.requirements import (
     ANY_OBJECT,
     MAX_PLACE_CHARS,
@@ -151,19 +151,19 @@ def test_what_was_cut_off_refused_or_calls_tools_is_not_looked_at(choice: Any, l
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_place(text: Any, wrong: str) -> None:
     said = raw(text if isinstance(text, str) else json.dumps(text))
-    assert Look()(raw(SKILLS), [said]) == (("text", wrong) if wrong else ("", ""))
+    assert look(raw(SKILLS), [said]) == (("text", wrong) if wrong else ("", ""))
 
 
 def test_the_choice_is_named_where_there_are_several() -> None:
-    kind, sentence = Look()(raw(SKILLS), [raw('{"skills": []}'), raw("{}")])
+    kind, sentence = look(raw(SKILLS), [raw('{"skills": []}'), raw("{}")])
     assert (kind, sentence) == ("text", 'choice 1, $: "skills" is a required property')
 
 
 def test_sentences_are_bounded_and_do_not_repeat_the_value() -> None:
     secret = "secret " * 10_000
-    _, sentence = Look()(b'{"type": "integer"}', [raw(json.dumps(secret))])
+    _, sentence = look(b'{"type": "integer"}', [raw(json.dumps(secret))])
     assert "secret" not in sentence
-    _, sentence = Look()(raw({"enum": ["x" * 1000] * 2}), [raw("1")])
+    _, sentence = look(raw({"enum": ["x" * 1000] * 2}), [raw("1")])
     assert len(sentence) <= MAX_REASON_CHARS + len("$: ")
 
 
@@ -182,13 +182,13 @@ def test_sentences_are_bounded_and_do_not_repeat_the_value() -> None:
     ids=str,
 )
 def test_what_is_no_schema_or_refers_elsewhere_is_none(schema: Any) -> None:
-    kind, sentence = Look()(raw(schema), [raw("1")])
+    kind, sentence = look(raw(schema), [raw("1")])
     assert kind == "schema"
     assert len(sentence) <= MAX_PLACE_CHARS + MAX_REASON_CHARS
 
 
 def test_regular_expressions_take_linear_time() -> None:
-    assert Look()(raw({"pattern": "^(a+)+$"}), [raw(json.dumps("a" * 100_000 + "!"))])[0] == "text"
+    assert look(raw({"pattern": "^(a+)+$"}), [raw(json.dumps("a" * 100_000 + "!"))])[0] == "text"
 
 
 def test_parts_of_the_schema_itself_may_be_referred_to() -> None:
@@ -196,5 +196,5 @@ def test_parts_of_the_schema_itself_may_be_referred_to() -> None:
         "$defs": {"n": {"properties": {"next": {"$ref": "#/$defs/n"}}, "required": ["v"]}},
         "$ref": "#/$defs/n",
     }
-    assert Look()(raw(schema), [raw('{"v": 1, "next": {"v": 2}}')]) == ("", "")
-    assert Look()(raw(schema), [raw('{"v": 1, "next": {}}')])[1].startswith("$.next:")
+    assert look(raw(schema), [raw('{"v": 1, "next": {"v": 2}}')]) == ("", "")
+    assert look(raw(schema), [raw('{"v": 1, "next": {}}')])[1].startswith("$.next:")
