@@ -70,7 +70,7 @@ async def watched_task(page: Page, talk: Talk) -> None:
             await asyncio.sleep(0.015)  # as a model would, so that the figures are not absurd
         usage = {"inputTokens": 24, "outputTokens": len(words)}
         await worker.answer(task, None, usage=usage, finishReason="stop")
-        await expect(page.locator("#task-state[data-state=completed]")).to_be_visible()
+        await expect(page.locator("#task-state[data-status=completed]")).to_be_visible()
 
 
 async def fair_burst(page: Page, talk: Talk) -> None:

@@ -4,85 +4,6 @@ export type JsonValue = null | boolean | number | string | JsonValue[] | { [name
 
 // ---- errors ----------
 
-/** Why a call was refused or a task failed: what the gateway says, or any code of a worker's own. */
-export type Code =
-  | "INVALID_REQUEST"
-  | "BAD_REQUEST"
-  | "UNAUTHORIZED"
-  | "LINK_INVALID"
-  | "FORBIDDEN"
-  | "NOT_FOUND"
-  | "TASK_NOT_FOUND"
-  | "CHAIN_NOT_FOUND"
-  | "IDEMPOTENCY_KEY_REUSED"
-  | "IDEMPOTENCY_RESULT_GONE"
-  | "MODEL_NOT_FOUND"
-  | "TYPE_NOT_OFFERED"
-  | "ENDPOINT_NOT_FOUND"
-  | "ENDPOINT_GONE"
-  | "BODY_TOO_LARGE"
-  | "QUEUE_FULL"
-  | "USER_QUEUE_FULL"
-  | "RATE_LIMITED"
-  | "WAIT_TOO_LONG"
-  | "NO_WORKER"
-  | "MODEL_UNAVAILABLE"
-  | "TOO_MANY_CALLS"
-  | "TOO_MANY_CONNECTIONS"
-  | "OUTBOX_FULL"
-  | "TOKEN_EXPIRED"
-  | "TOKEN_USED_UP"
-  | "STORE_UNAVAILABLE"
-  | "GATEWAY_STOPPING"
-  | "INTERNAL"
-  | "CONNECT_TIMEOUT"
-  | "TOTAL_TIMEOUT"
-  | "QUEUE_TIMEOUT"
-  | "PERMIT_EXPIRED"
-  | "FIRST_TOKEN_TIMEOUT"
-  | "STREAM_STALLED"
-  | "UPSTREAM_TIMEOUT"
-  | "MODEL_TOO_BUSY"
-  | "UPSTREAM_ERROR"
-  | "UPSTREAM_TRUNCATED"
-  | "UPSTREAM_AUTH"
-  | "UPSTREAM_QUOTA"
-  | "ADDRESS_REFUSED"
-  | "RESPONSE_TOO_LARGE"
-  | "JSON_PARSE_FAILED"
-  | "STAGE_INPUT_FAILED"
-  | "INSUFFICIENT_QUOTA"
-  | "DATABASE_UNAVAILABLE"
-  | "CONTEXT_LENGTH"
-  | "CONTENT_FILTERED"
-  | "WORKER_ERROR"
-  | "WORKER_LOST"
-  | "PROTOCOL_ERROR"
-  | "OUTPUT_TOO_LARGE"
-  | "NOT_CHECKED"
-  | "STORE_LOST"
-  | "EVENTS_LOST"
-  | "CANCELLED"
-  /** No answer came, or it broke off. */
-  | "NETWORK"
-  /** No answer came within `timeoutMs`, or nothing at all for `silenceMs`. */
-  | "TIMEOUT_HERE"
-  /** Something that is not the gateway answered. */
-  | "NO_STREAM"
-  | (string & {});
-
-/** What is to be done about a failed task: a word for several codes. Empty where no task failed. */
-export type Category =
-  | ""
-  | "timeout_or_capacity"
-  | "bad_output"
-  | "upstream"
-  | "worker"
-  | "gateway"
-  | "request"
-  | "cancelled"
-  | (string & {});
-
 /** What went wrong. `message` is the gateway's sentence. */
 export class FairlaneError extends Error {
   readonly name: "FairlaneError";
@@ -93,14 +14,18 @@ export class FairlaneError extends Error {
    * - `network`: no answer came. Whether a task was accepted is not known.
    */
   readonly kind: "refused" | "failed" | "cancelled" | "network";
-  readonly code: Code;
-  readonly category: Category;
+  /** A code of docs/api.md, or `NETWORK` (no answer came), `TIMEOUT_HERE` (it came too late) or `NO_STREAM` (not the gateway answered). */
+  readonly code: string;
+  /** The category of a failed task (`upstream`, `worker`, `request`, …), else empty. */
+  readonly category: string;
   /** The HTTP status of a refusal, else 0. */
   readonly status: number;
   /** Whether the same call may go better later, after `retryAfterMs` where there is one. */
   readonly retryable: boolean;
   readonly retryAfterMs: number | null;
   readonly taskId: string | null;
+  /** The errors of single members of a rejected body, by name. */
+  readonly fields: Record<string, string>;
 }
 
 // ---- events ----------
@@ -199,8 +124,8 @@ export interface DoneData extends EventData {
 }
 export interface ErrorData extends EventData {
   error: string;
-  code: Code;
-  category: Category;
+  code: string;
+  category: string;
   retryable: boolean;
   retryAfterMs?: number | null;
   /** Of a task whose time is over; `model`: it ran. */
@@ -231,32 +156,25 @@ export interface ByeData extends EventData {
   reconnectMs: number;
 }
 
-interface Logged<Name extends string, Data> {
-  /** Opaque. `lastEventId` of another reading begins behind it. */
-  id: string;
-  event: Name;
-  data: Data;
+interface Events {
+  queued: QueuedData;
+  start: StartData;
+  chunk: ChunkData;
+  progress: ProgressData;
+  stage: StageData;
+  usage: UsageData;
+  permit: PermitData;
+  debug: DebugData;
+  done: DoneData;
+  error: ErrorData;
+  cancelled: CancelledData;
+  gap: GapData;
+  restart: RestartData;
+  bye: ByeData;
 }
-interface Unlogged<Name extends string, Data> {
-  id: null;
-  event: Name;
-  data: Data;
-}
-export type TaskEvent =
-  | Unlogged<"queued", QueuedData>
-  | Logged<"start", StartData>
-  | Logged<"chunk", ChunkData>
-  | Unlogged<"progress", ProgressData>
-  | Logged<"stage", StageData>
-  | Logged<"usage", UsageData>
-  | Logged<"permit", PermitData>
-  | Logged<"debug", DebugData>
-  | Logged<"done", DoneData>
-  | Logged<"error", ErrorData>
-  | Logged<"cancelled", CancelledData>
-  | Unlogged<"gap", GapData>
-  | Unlogged<"restart", RestartData>
-  | Unlogged<"bye", ByeData>;
+type Unlogged = "queued" | "progress" | "gap" | "restart" | "bye";
+/** An event. `id` is opaque: with it as `lastEventId`, another reading begins behind the event. */
+export type TaskEvent = { [Name in keyof Events]: { id: Name extends Unlogged ? null : string; event: Name; data: Events[Name] } }[keyof Events];
 
 // ---- following one task ----------
 
@@ -453,7 +371,7 @@ export type TaskStatus =
     })
   | (Polled & { status: "executing"; workerId: string; startedAt: number; pollAfterMs: number; streamUrl: string })
   | (Polled & { status: "completed"; completedAt: number; result: JsonValue })
-  | (Polled & { status: "failed"; failedAt: number; error: string; code: Code; category: Category; retryable: boolean })
+  | (Polled & { status: "failed"; failedAt: number; error: string; code: string; category: string; retryable: boolean })
   | (Polled & { status: "cancelled"; cancelledAt: number });
 
 export interface FairlaneOptions {
@@ -467,6 +385,24 @@ export interface FairlaneOptions {
   timeoutMs?: number;
   fetch?: typeof globalThis.fetch;
 }
+
+/**
+ * Any call of a gateway: its answer, read by `read` (default: as JSON) within `timeoutMs`. Throws FairlaneError unless the status is a
+ * success, and the reason of `signal` when that has ended it.
+ */
+export function request<Answer = JsonValue>(
+  url: string,
+  options?: {
+    /** Default: POST with a body, else GET. */
+    method?: string;
+    body?: unknown;
+    headers?: Record<string, string>;
+    signal?: AbortSignal;
+    timeoutMs?: number;
+    fetch?: typeof globalThis.fetch;
+    read?: (response: Response) => Promise<Answer>;
+  },
+): Promise<Answer>;
 
 /** The calls of a gateway. Each throws FairlaneError, or the reason of `signal` when that has ended it. */
 export class Fairlane {

@@ -10,7 +10,7 @@ const LATE = "The gateway did not answer in time";
 const AWAY = "The gateway cannot be reached";
 
 export class FairlaneError extends Error {
-  constructor(kind, code, message, { category = "", status = 0, retryable = false, retryAfterMs = null, taskId = null, cause } = {}) {
+  constructor(kind, code, message, { category = "", status = 0, retryable = false, retryAfterMs = null, taskId = null, fields = {}, cause } = {}) {
     super(message, cause && { cause });
     this.name = "FairlaneError";
     this.kind = kind;
@@ -20,6 +20,7 @@ export class FairlaneError extends Error {
     this.retryable = retryable;
     this.retryAfterMs = retryAfterMs;
     this.taskId = taskId;
+    this.fields = fields;
   }
 }
 
@@ -96,23 +97,27 @@ export class Fairlane {
     return { ...accepted, streamUrl: this.baseUrl + accepted.streamUrl };
   }
 
-  async _call(method, path, body, { headers = {}, signal } = {}) {
-    const all = { Accept: "application/json", ...this._headers, ...headers };
-    if (body !== undefined) all["Content-Type"] = "application/json";
-    const request = { method, headers: all, cache: "no-store" };
-    if (body !== undefined) request.body = JSON.stringify(body);
-    const fetch = this._fetch;
-    const limit = new Limit(signal);
-    try {
-      limit.set(this._timeoutMs, LATE);
-      const response = await arriving(fetch(this.baseUrl + path, { ...request, signal: limit.signal }), AWAY);
-      if (!response.ok) throw await refusal(response);
-      return await arriving(response.json(), "The answer broke off");
-    } catch (error) {
-      throw limit.reason ?? error;
-    } finally {
-      limit.close();
-    }
+  _call(method, path, body, { headers = {}, signal } = {}) {
+    return request(this.baseUrl + path, { method, body, headers: { ...this._headers, ...headers }, signal, timeoutMs: this._timeoutMs, fetch: this._fetch });
+  }
+}
+
+export async function request(url, options = {}) {
+  const { body, method = body === undefined ? "GET" : "POST", headers = {}, signal } = options;
+  const { timeoutMs = CALL_MS, fetch = globalThis.fetch, read = response => arriving(response.json(), "The answer broke off") } = options;
+  const all = { Accept: "application/json", ...headers };
+  if (body !== undefined) all["Content-Type"] = "application/json";
+  const limit = new Limit(signal);
+  try {
+    limit.set(timeoutMs, LATE);
+    const sent = { method, headers: all, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store", signal: limit.signal };
+    const response = await arriving(fetch(url, sent), AWAY);
+    if (!response.ok) throw await refusal(response);
+    return await read(response);
+  } catch (error) {
+    throw limit.reason ?? error;
+  } finally {
+    limit.close();
   }
 }
 
@@ -375,6 +380,7 @@ async function refusal(response) {
       retryable: WORTH_A_RETRY.has(response.status) && response.headers.get("x-should-retry") !== "false",
       retryAfterMs: exact || null,
       taskId: body?.taskId ?? response.headers.get("x-task-id"),
+      fields: body?.fields,
     },
   );
 }

@@ -48,7 +48,7 @@ async def showing(page: Page, task: dict[str, Any]) -> None:
 
 
 async def state(page: Page, name: str) -> None:
-    await expect(page.locator(f"#task-state[data-state={name}]")).to_be_visible()
+    await expect(page.locator(f"#task-state[data-status={name}]")).to_be_visible()
 
 
 async def say(worker: RawWorker, task: dict[str, Any], words: list[str], seq: int = 1) -> int:

@@ -34,13 +34,13 @@ export function t(key, values = {}) {
   return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
 }
 
-const ATTRIBUTES = { t: null, tLabel: "aria-label", tPlaceholder: "placeholder", tTitle: "title" };
+const ATTRIBUTES = { t: null, tLabel: "aria-label", tPlaceholder: "placeholder" };
 
-/** Translate the elements that name their string: data-t (text), data-t-label, data-t-placeholder, data-t-title. */
-export function translate(root = document) {
+/** Translate the elements that name their string: data-t (text), data-t-label, data-t-placeholder. */
+export function translate() {
   for (const [name, attribute] of Object.entries(ATTRIBUTES)) {
     const selector = `[data-${name.replace(/[A-Z]/g, letter => "-" + letter.toLowerCase())}]`;
-    for (const element of root.querySelectorAll(selector)) {
+    for (const element of document.querySelectorAll(selector)) {
       const text = t(element.dataset[name]);
       if (attribute) element.setAttribute(attribute, text);
       else if (element.textContent !== text) element.textContent = text;

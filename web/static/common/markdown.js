@@ -6,7 +6,7 @@
 // and deep nesting stay plain, so that a text cannot stop the page.
 
 import { Lexer } from "../vendor/marked/marked.js";
-import { eachFrame, h } from "./dom.js";
+import { h } from "./dom.js";
 
 const MAX_MARKED = 50_000; // characters
 const PART = 8000; // characters that are laid out together
@@ -35,61 +35,47 @@ export function safeLink(address) {
 export class TextView {
   constructor(element, mode = "markdown") {
     this.element = element;
-    this.text = "";
+    this._text = "";
     this._complete = false;
-    this._grow = eachFrame(() => this._drawRest());
     this.setMode(mode);
   }
 
   setMode(mode) {
-    this.mode = mode;
+    this._mode = mode;
     this.element.classList.toggle("plain", mode === "plain");
     this.element.classList.toggle("markdown", mode !== "plain");
     this._draw();
   }
 
-  append(text) {
-    this.text += text;
-    this._grow();
-  }
-
-  /** Show another text; "" clears. */
-  set(text) {
-    this.text = text;
-    this._complete = false;
-    this._draw();
-  }
-
-  /** Show the text in its final form: nothing follows. */
-  finish() {
-    this._complete = true;
-    this._draw();
+  /** Show a text. If it begins with the one shown before, only the rest is added. `complete`: nothing follows. */
+  show(text, complete = false) {
+    const grown = text.startsWith(this._text) && complete === this._complete;
+    this._text = text;
+    this._complete = complete;
+    if (grown) this._drawRest();
+    else this._draw();
   }
 
   _draw() {
-    this.element.replaceChildren();
-    this._shown = 0;
+    const nodes = this._complete && this._mode === "markdown" ? markdown(this._text) : null;
+    this.element.replaceChildren(...(nodes ?? []));
+    this._shown = nodes ? this._text.length : 0;
     this._part = null;
-    const nodes = this._complete && this.mode === "markdown" ? markdown(this.text) : null;
-    if (nodes === null) this._drawRest();
-    else {
-      this.element.append(...nodes);
-      this._shown = this.text.length;
-    }
+    this._drawRest();
   }
 
   /** Add what is not shown yet as plain text, in parts: a browser lays out the last one only. */
   _drawRest() {
-    while (this._shown < this.text.length) {
+    while (this._shown < this._text.length) {
       if (this._part === null) {
         this._part = document.createTextNode("");
         this.element.append(h("div", { class: "plain-part", dir: "auto" }, this._part));
       }
       const from = this._shown;
-      const line = this.text.indexOf("\n", from + Math.max(PART - this._part.length, 0)) + 1;
+      const line = this._text.indexOf("\n", from + Math.max(PART - this._part.length, 0)) + 1;
       const full = from + MAX_PART - this._part.length;
-      this._shown = Math.min(line || this.text.length, full, this.text.length);
-      this._part.appendData(visible(this.text.slice(from, this._shown)));
+      this._shown = Math.min(line || this._text.length, full, this._text.length);
+      this._part.appendData(visible(this._text.slice(from, this._shown)));
       if (this._shown === line || this._shown === full) this._part = null;
     }
   }

@@ -184,31 +184,6 @@ export function openDialog(title, content, onClose = () => {}) {
   return dialog;
 }
 
-/** Ask once more before something is done. True when the reader agrees. `action`: the word on the button. */
-export function askAgain({ title, text, action, danger = false }) {
-  return new Promise(resolve => {
-    const dialog = openDialog(
-      title,
-      h(
-        "div",
-        {},
-        h("p", {}, text),
-        h(
-          "div",
-          { class: "actions" },
-          h(
-            "button",
-            { type: "button", class: danger ? "danger" : "primary", on: { click: () => dialog.close("yes") } },
-            action,
-          ),
-          h("button", { type: "button", class: "quiet", autofocus: true, on: { click: () => dialog.close("no") } }, t("cancel")),
-        ),
-      ),
-      answer => resolve(answer === "yes"),
-    );
-  });
-}
-
 /** A short notice in the corner, read out by screen readers. `kind`: "", good or bad. */
 export function toast(text, kind = "") {
   const box = document.getElementById("toasts");
@@ -221,5 +196,5 @@ export function toast(text, kind = "") {
 /** A button that copies what `text()` returns. `what`: its name for screen readers, where the word on it does not say enough. */
 export function copyButton(text, what = null) {
   const copyIt = async () => ((await copy(text())) ? toast(t("copied"), "good") : toast(t("copy.failed"), "bad"));
-  return h("button", { type: "button", class: "quiet small", "aria-label": what, dataset: { t: "copy" }, on: { click: copyIt } }, t("copy"));
+  return h("button", { type: "button", class: "quiet small", "aria-label": what, on: { click: copyIt } }, t("copy"));
 }

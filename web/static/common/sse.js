@@ -1,14 +1,10 @@
 // Server-sent events: read by the client for callers' own pages, which is served next to the pages' modules.
 
 import { follow } from "../client/fairlane.js";
-import { Problem, authorization } from "./api.js";
+import { authorization } from "./api.js";
 
 /** The number of an event in its log, as people read it: an id is opaque but for the count behind its dash; "–" for none. */
 export const numberOf = id => id.slice(id.indexOf("-") + 1) || "–";
-
-/** What the client reports, as the pages show it. */
-const problemOf = error =>
-  error?.kind ? new Problem(error.status, error.code, error.message, { retryAfterMs: error.retryAfterMs, taskId: error.taskId }) : error;
 
 /**
  * Reads one task's events to its end, over as many connections as it takes.
@@ -55,19 +51,19 @@ export class Follower {
     const onConnection = (state, problem) => {
       if (signal.aborted) return;
       if (state === "open") this.connections += 1;
-      this._enter(state, problemOf(problem));
+      this._enter(state, problem);
     };
     const renew = async () => (this.url = await this._renew());
     try {
       for await (const event of follow(this.url, { signal, lastEventId: this.lastId, onConnection, renew })) {
         if (signal.aborted) return;
-        if (event.event === "restart") this._count("", 0);
+        if (event.event === "restart") [this.lastId, this.events] = ["", 0];
         else if (event.id !== null && !this._isNext(event.id)) continue;
         this._onEvent(event);
       }
       if (!signal.aborted) this._enter("ended");
     } catch (error) {
-      if (!signal.aborted) this._enter("refused", problemOf(error));
+      if (!signal.aborted) this._enter("refused", error);
     }
   }
 
@@ -77,14 +73,10 @@ export class Follower {
     if (gap <= 0) this.doubled += 1;
     else {
       this.missing += gap - 1;
-      this._count(id, this.events + 1);
+      this.lastId = id;
+      this.events += 1;
     }
     return gap > 0;
-  }
-
-  _count(id, events) {
-    this.lastId = id;
-    this.events = events;
   }
 
   _enter(state, problem = null) {
@@ -93,11 +85,5 @@ export class Follower {
   }
 }
 
-/** A stream of events over as many connections as it takes, with the page's key: the client's `follow`. Throws Problem. */
-export async function* events(path, { headers, ...options }) {
-  try {
-    yield* follow(path, { ...options, headers: { ...authorization(), ...headers } });
-  } catch (error) {
-    throw problemOf(error);
-  }
-}
+/** A stream of events over as many connections as it takes, with the page's key: the client's `follow`. Throws FairlaneError. */
+export const events = (path, { headers, ...options }) => follow(path, { ...options, headers: { ...authorization(), ...headers } });

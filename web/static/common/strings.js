@@ -24,7 +24,6 @@ export default pairs({
   "key.forget": ["Forget key", "忘记密钥"],
   "key.refused": ["The gateway rejected this key.", "网关不接受此密钥。"],
   "close": ["Close", "关闭"],
-  "cancel": ["Cancel", "取消"],
   "copy": ["Copy", "复制"],
   "copied": ["Copied", "已复制"],
   "table.actions": ["Actions", "操作"],

@@ -1,15 +1,14 @@
 // Files from the gateway.
 
-import { send } from "./api.js";
+import { call } from "./api.js";
 import { h } from "./dom.js";
 
 const LONGEST_MS = 600_000;
 const KEPT_MS = 60_000; // the browser has begun to save by then
 
-/** Let the reader keep what a call answers, under this name. Throws Problem. */
+/** Let the reader keep what a call answers, under this name. Throws FairlaneError. */
 export async function download(path, name) {
-  const response = await send(path, { signal: AbortSignal.timeout(LONGEST_MS) });
-  keep(await response.blob(), name);
+  keep(await call(path, { timeoutMs: LONGEST_MS, read: response => response.blob() }), name);
 }
 
 /** Let the reader keep a blob as a file. */

@@ -3,17 +3,17 @@
 import { explain, getKey } from "../common/api.js";
 import { byId, h, replace, setText } from "../common/dom.js";
 import { clock, duration, number } from "../common/format.js";
-import { onLanguage, t, translate } from "../common/i18n.js";
+import { onLanguage, t } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
 import { events } from "../common/sse.js";
 import { Overview } from "./overview.js";
 import { key, keys } from "./resources/keys.js";
 import { overrides } from "./resources/overrides.js";
 import { audit, batches, settings, usage, webhooks } from "./resources/resources.js";
-import { ResourceView } from "./resources/view.js";
+import { task } from "./resources/task.js";
+import { tasks } from "./resources/tasks.js";
 import strings from "./strings.js";
-import { Task } from "./task.js";
-import { Tasks } from "./tasks.js";
+import { ResourceView } from "./view.js";
 
 const IDLE_MS = 10_000;
 const HIDDEN_MS = 2_000;
@@ -177,13 +177,19 @@ function ofDatabase({ database, counts }) {
 
 // ---- views ----------
 
-const names = () => ({
-  queues: (state.picture?.queues ?? []).map(row => row.queue),
-  models: (state.picture?.models ?? []).map(row => row.model),
-  workers: (state.picture?.workers ?? []).map(row => [row.workerId, row.name || row.workerId]),
-});
+/** What views get: the tiers, queues, models and workers that are known. */
+const context = {
+  tiers: () => [...new Set((state.picture?.queues ?? []).map(row => row.tier))],
+  names: () => ({
+    queues: (state.picture?.queues ?? []).map(row => [row.queue, ""]),
+    models: (state.picture?.models ?? []).map(row => [row.model, ""]),
+    workers: (state.picture?.workers ?? []).map(row => [row.workerId, row.name]),
+  }),
+  refresh: page.refresh,
+};
 
-const tiers = () => [...new Set((state.picture?.queues ?? []).map(row => row.tier))];
+const LISTS = { tasks, batches, webhooks, usage, keys, overrides, settings, audit };
+const RECORDS = { tasks: task, keys: key };
 
 function leave() {
   state.view?.close();
@@ -192,47 +198,30 @@ function leave() {
   replace(byId("view"));
 }
 
-const RESOURCES = { batches, webhooks, usage, keys, overrides, settings, audit };
-const VIEWS = ["tasks", ...Object.keys(RESOURCES)];
-
-/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/batches?…, #/webhooks?…, #/usage?…, #/keys, #/keys/<id>?…, #/overrides, #/settings?…, #/audit?…. */
-function route() {
-  if (!state.allowed) return;
+/** What the address names: #/, #/LIST?filters or, of LISTS that have RECORDS, #/LIST/id?filters. */
+function addressed() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const [name, id] = path.split("/");
-  if (state.shown === location.hash && state.view) return;
-  const wanted = new URLSearchParams(query ?? "");
-  const same =
-    name === "tasks"
-      ? !id && state.view instanceof Tasks
-      : name in RESOURCES && state.view instanceof ResourceView && state.view.name === name && state.view.id === id;
-  if (same) {
-    state.shown = location.hash;
-    state.view.use(wanted);
-    return;
-  }
-  leave();
-  state.shown = location.hash;
-  if (name === "tasks" && id) state.view = new Task(id);
-  else if (name === "tasks") state.view = new Tasks(wanted, { names });
-  else if (name in RESOURCES) state.view = new ResourceView(name === "keys" && id ? key : RESOURCES[name], id, wanted, { tiers, refresh: page.refresh });
-  else state.view = new Overview();
-  const view = VIEWS.includes(name) ? name : "overview";
-  for (const link of document.querySelectorAll(".views a")) {
-    if (link.dataset.view === view) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-  replace(byId("view"), state.view.element);
-  translate(byId("view"));
-  entitle();
-  draw();
+  return { name: name in LISTS ? name : "overview", id: name in RECORDS && id ? id : undefined, wanted: new URLSearchParams(query ?? "") };
 }
 
-/** The document's title says which view it shows: it names the entries of the browser's history. */
-function entitle() {
-  const [name, id] = state.shown.replace(/^#\/?/, "").split("?", 1)[0].split("/");
-  const what = id && ["tasks", "keys"].includes(name) ? id : t(`view.${VIEWS.includes(name) ? name : "overview"}`);
-  document.title = `${what} · ${t("dashboard.title")} · Fairlane`;
+function route() {
+  if (!state.allowed || (state.shown === location.hash && state.view)) return;
+  const { name, id, wanted } = addressed();
+  const same = state.view instanceof ResourceView && state.view.name === name && state.view.id === id;
+  if (same) state.view.use(wanted);
+  else {
+    leave();
+    state.view = name in LISTS ? new ResourceView(id ? RECORDS[name] : LISTS[name], id, wanted, context) : new Overview(context);
+    replace(byId("view"), state.view.element);
+    for (const link of document.querySelectorAll(".views a")) {
+      if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    document.title = `${id ?? t(`view.${name}`)} · ${t("dashboard.title")} · Fairlane`; // names the entries of the browser's history
+  }
+  state.shown = location.hash;
+  draw();
 }
 
 addEventListener("hashchange", () => {
@@ -243,6 +232,7 @@ addEventListener("hashchange", () => {
   if (document.activeElement === document.body) byId("main").focus({ preventScroll: true }); // the link that led here is gone
 });
 onLanguage(() => {
-  entitle();
+  leave();
+  route();
   draw();
 });

@@ -1,35 +1,111 @@
-// Forms in dialogs: they stay, with what was typed and what is wrong with it, until the gateway has done it or the reader thinks better of it.
+// Actions of operators: each asks by a form in a dialog, which stays, with what was typed and what is wrong with it, until the gateway
+// has done it or the reader closes it. Each is recorded in the audit log.
 
-import { explain } from "../common/api.js";
+import { call, explain } from "../common/api.js";
 import { h, replace } from "../common/dom.js";
 import { t } from "../common/i18n.js";
-import { openDialog } from "../common/page.js";
+import { copyButton, openDialog, toast } from "../common/page.js";
 
-/** A button that changes something: who may only look does not see it. `key`: of its text. */
-export const actButton = (action, key, work, more = "") => h("button", { type: "button", class: `small ${more}`, dataset: { action, t: key }, on: { click: work } }, t(key));
-
-/** A text of one line. */
-export const line = (id, attributes = {}) => h("input", { id, autocomplete: "off", spellcheck: "false", ...attributes });
-
-/** A choice of few. `options`: [value, text]. */
-export const choice = (id, options, chosen) => h("select", { id }, options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
-
-/** A yes or no. */
-export const tick = (id, checked = false) => h("input", { type: "checkbox", id, checked });
+const MAX_CALLS = 20;
 
 /**
- * A control with its label and hint, strings of the reader's language. `name`: what the gateway calls it, so that what it finds wrong
- * with it (`fields` of a refusal) stands here.
+ * A button for an action on a row: { name, label, when(row), danger, title(row), text(row), fields(row, context), partial, send(row, values, nonce) →
+ * [path, options], done(answer, row), run(row) }. With `run` it asks nothing. With `partial` only fields that were changed are sent. An answer
+ * with a `secret` is shown once; one with `more` was not the last.
+ *
+ * A field: { name, label, hint (strings' keys, or texts), value, options, type, parse, …attributes of its control }.
+ * `context`: { tiers(), names(), refresh() }; `after()` follows what was done.
  */
-export function field(name, control, label, hint = "") {
-  const wrong = h("p", { class: "field-problem", id: `${control.id}-problem` });
-  const help = hint ? h("p", { class: "hint", id: `${control.id}-hint` }, hint) : null;
-  control.setAttribute("aria-describedby", `${hint ? `${control.id}-hint ` : ""}${wrong.id}`);
-  const named = control.type === "checkbox" ? h("label", { class: "check" }, control, label) : [h("label", { for: control.id }, label), control];
+export const actionButton = (action, rowOf, context, after) =>
+  h(
+    "button",
+    {
+      type: "button",
+      class: `small ${action.danger ? "danger" : ""}`,
+      dataset: action.run ? {} : { action: action.name },
+      "aria-label": action.title && rowOf() ? action.title(rowOf()) : null,
+      on: { click: () => (action.run ? attempt(() => action.run(rowOf())) : attempt(() => ask(action, rowOf(), context, after))) },
+    },
+    t(action.label),
+  );
+
+export const offered = (actions, row) => actions.filter(({ when }) => !when || when(row));
+
+async function attempt(work) {
+  try {
+    await work();
+  } catch (problem) {
+    toast(explain(problem), "bad");
+  }
+}
+
+async function ask(action, row, context, after) {
+  const nonce = crypto.randomUUID(); // one per form, so that a repeated click does it once
+  const fields = ((await action.fields?.(row, context)) ?? []).map(makeField);
+  const notice = h("p", { class: "field-problem", role: "alert" });
+  let busy = false;
+  const work = async () => {
+    const sent = action.partial ? fields.filter(({ changed }) => changed()) : fields;
+    const [path, options] = action.send(row, Object.fromEntries(sent.map(({ name, value }) => [name, value()])), nonce);
+    let answer = await call(path, { method: "POST", ...options });
+    let { cancelled } = answer;
+    for (let calls = 1; answer.more && calls < MAX_CALLS; calls += 1) {
+      answer = await call(path, { method: "POST", ...options });
+      cancelled += answer.cancelled;
+    }
+    dialog.close();
+    if (answer.secret) showSecret(answer, context.refresh);
+    else toast([action.done({ ...answer, cancelled }, row), ...(answer.notes ?? [])].join(" "), "good");
+    after();
+  };
+  const submit = async event => {
+    event.preventDefault();
+    if (busy) return;
+    busy = true;
+    try {
+      await work();
+    } catch (problem) {
+      const wrong = fields.filter(one => one.complain(problem.fields?.[one.name] ?? ""));
+      wrong[0]?.control.focus();
+      const placed = wrong.length > 0 && wrong.length === Object.keys(problem.fields).length;
+      replace(notice, placed ? "" : explain(problem));
+    } finally {
+      busy = false;
+    }
+  };
+  const content = [
+    action.text ? h("p", {}, action.text(row)) : null,
+    h("div", { class: "settings" }, fields.map(({ element }) => element)),
+    notice,
+    h(
+      "div",
+      { class: "actions" },
+      h("button", { type: "submit", class: action.danger ? "danger" : "primary" }, t(action.label)),
+      h("button", { type: "button", class: "quiet", autofocus: true, on: { click: () => dialog.close() } }, t("close")),
+    ),
+  ];
+  const dialog = openDialog(action.title(row), h("form", { on: { submit } }, content));
+  fields[0]?.control.focus();
+}
+
+function makeField({ name, label = `col.${name}`, hint, value: before = "", options, type = "text", parse = text => text || null, ...attributes }) {
+  const id = `field-${name}`;
+  const described = { id, "aria-describedby": `${hint ? `${id}-hint ` : ""}${id}-problem` };
+  const control = options
+    ? h("select", described, options.map(([value, text]) => h("option", { value, selected: value === before }, text)))
+    : type === "lines"
+      ? h("textarea", { ...described, rows: 3, spellcheck: "false" })
+      : type === "checkbox"
+        ? h("input", { ...described, type, checked: Boolean(before) })
+        : h("input", { ...described, type, step: type === "number" ? "any" : null, value: before, autocomplete: "off", spellcheck: "false", maxlength: 500, ...attributes });
+  const wrong = h("p", { class: "field-problem", id: `${id}-problem` });
+  const named = type === "checkbox" ? h("label", { class: "check" }, control, t(label)) : [h("label", { for: id }, t(label)), control];
   return {
     name,
     control,
-    element: h("div", { class: "field" }, named, help, wrong),
+    element: h("div", { class: "field" }, named, hint ? h("p", { class: "hint", id: `${id}-hint` }, t(hint)) : null, wrong),
+    value: () => (type === "checkbox" ? control.checked : parse(control.value.trim())),
+    changed: () => control.value !== String(before),
     complain(text) {
       replace(wrong, text);
       control.setAttribute("aria-invalid", String(text !== ""));
@@ -38,33 +114,20 @@ export function field(name, control, label, hint = "") {
   };
 }
 
-/** Ask with a form. `fields`: those of `content` that show their mistakes; `work()` does it, and may return an error message. */
-export function openForm({ title, content, fields = [], action, work, danger = false }) {
-  const notice = h("p", { class: "field-problem", role: "alert" });
-  let busy = false;
-  const complain = (problems, otherwise) => {
-    const wrong = fields.filter(one => one.complain(problems[one.name] ?? ""));
-    wrong[0]?.control.focus();
-    const all = Object.keys(problems).every(name => wrong.some(one => one.name === name));
-    replace(notice, wrong.length && all ? "" : otherwise);
-  };
-  const submit = async event => {
-    event.preventDefault();
-    if (busy) return;
-    busy = true;
-    try {
-      const wrong = await work();
-      if (wrong) complain({}, wrong);
-      else dialog.close();
-    } catch (problem) {
-      complain(problem.fields ?? {}, explain(problem));
-    } finally {
-      busy = false;
-    }
-  };
-  const buttons = [
-    h("button", { type: "submit", class: danger ? "danger" : "primary" }, action),
-    h("button", { type: "button", class: "quiet", on: { click: () => dialog.close() } }, t("cancel")),
-  ];
-  const dialog = openDialog(title, h("form", { novalidate: true, on: { submit } }, content, notice, h("div", { class: "actions" }, buttons)));
+/** Show a secret, this once. `after` is called when it was noted. */
+function showSecret({ id, secret, notes }, after) {
+  const done = h("button", { type: "button", class: "primary", on: { click: () => dialog.close() } }, t("secret.noted"));
+  const dialog = openDialog(
+    t("secret.title", { id }),
+    h(
+      "div",
+      {},
+      h("p", { class: "notice warn" }, t("secret.once")),
+      h("p", { class: "secret-row" }, h("code", { id: "new-secret", class: "secret" }, secret), copyButton(() => secret, t("secret.copy"))),
+      notes.map(note => h("p", { class: "notice" }, note)),
+      h("div", { class: "actions" }, done),
+    ),
+    after,
+  );
+  dialog.addEventListener("cancel", event => event.preventDefault()); // Escape would lose it
 }

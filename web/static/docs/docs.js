@@ -3,6 +3,7 @@
 import { byId, h, replace } from "../common/dom.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
+import { plainTable } from "../common/table.js";
 import strings from "./strings.js";
 
 const METHODS = ["get", "post", "patch", "put", "delete"];
@@ -99,8 +100,7 @@ function answers(document_, responses) {
 }
 
 function table(heads, rows) {
-  const head = h("tr", {}, heads.map(key => h("th", { scope: "col" }, t(key))));
-  return h("div", { class: "table-wrap" }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows)));
+  return h("div", { class: "table-wrap" }, plainTable(heads, rows));
 }
 
 /** A schema as a short text: types, and members of objects one a line. */

@@ -1,11 +1,10 @@
 // The APIs that the form can send a request through, and the connection of one such request.
 
-import { readEvents } from "../client/fairlane.js";
-import { Problem, send } from "../common/api.js";
+import { FairlaneError, readEvents } from "../client/fairlane.js";
+import { call } from "../common/api.js";
 
 const IDLE_MS = 60_000;
 const MESSAGES_MAX_TOKENS = 4096; // Messages requires a number
-const SHOWN_NUMBERS = 4; // of a vector
 
 const chat = ({ model, system, prompt, maxTokens }) => ({
   model,
@@ -76,7 +75,7 @@ function readResponses({ type, delta, response, error, fairlane = response?.fair
 
 /**
  * By name: { path, headers, body(asked), read(frame) }. `asked` is { model, system, prompt, maxTokens }; `read` returns what a frame of the
- * stream adds. `fairlane` has no `read`, as its tasks are followed by their event log; `embeddings` has none, as it does not stream.
+ * stream adds. `fairlane` has no `read`, as its tasks are followed by their event log.
  */
 export const APIS = {
   fairlane: { path: "/api/openai", body: asked => ({ ...chat(asked), stream: true, async: true }) },
@@ -115,31 +114,41 @@ export const APIS = {
     }),
     read: readOpenAI,
   },
-  embeddings: { path: "/v1/embeddings", body: ({ model, prompt }) => ({ model, input: prompt.split("\n").filter(line => line.trim()) }) },
 };
-
-/** An embeddings answer with the first numbers of each vector. */
-const shortened = answer => ({
-  ...answer,
-  data: answer.data?.map(item => ({ ...item, embedding: [...item.embedding.slice(0, SHOWN_NUMBERS), `… ${item.embedding.length}`] })),
-});
 
 /**
  * One request through an API other than Fairlane's: `onEvent({ event, data })` gets what arrives, as the events of a task's log;
- * `onState(state, problem)`: open, ended, refused (why). `accepted` resolves to the task's id or rejects with Problem; `go()` then reads.
- * Disconnecting, by `close`, cancels the task.
+ * `onState(state, error)`: open, ended, refused (why). Disconnecting, by `close`, cancels the task.
  */
 export class ApiRequest {
-  constructor(api, body, { headers, onEvent, onState }) {
+  constructor(api, { onAccepted, onEvent, onState }) {
     this.state = "connecting";
     this.lastId = "";
     this._api = api;
+    this._onAccepted = onAccepted;
     this._onEvent = onEvent;
     this._onState = onState;
     this._closed = new AbortController();
+  }
+
+  /** Send the request and read its stream. Resolves after `onAccepted(taskId)`. Throws FairlaneError if the gateway rejects it. */
+  send(body, headers) {
     this._sentAt = Date.now();
-    this._response = send(api.path, { body, headers: { ...headers, ...api.headers }, signal: this._closed.signal });
-    this.accepted = this._response.then(response => response.headers.get("x-task-id"));
+    return new Promise((accept, reject) => {
+      const read = response => {
+        this._onAccepted(response.headers.get("x-task-id"));
+        accept();
+        this._enter("open");
+        return this._read(response.body);
+      };
+      const options = { body, headers: { ...headers, ...this._api.headers }, signal: this._closed.signal, timeoutMs: 0, read };
+      const ended = error => {
+        clearTimeout(this._timer);
+        if (error.name !== "AbortError") this._enter("refused", error);
+        reject(error);
+      };
+      call(this._api.path, options).then(() => this._enter("ended"), ended);
+    });
   }
 
   close() {
@@ -147,32 +156,11 @@ export class ApiRequest {
     this.state = "ended";
   }
 
-  async go() {
-    try {
-      const response = await this._response;
-      this._enter("open");
-      if (this._api.read) await this._readStream(response);
-      else await this._readAnswer(response);
-      this._enter("ended");
-    } catch (error) {
-      if (this._closed.signal.aborted) return;
-      this._enter("refused", error instanceof Problem ? error : new Problem(0, "NETWORK", error.message));
-    } finally {
-      clearTimeout(this._timer);
-    }
-  }
-
-  async _readAnswer(response) {
-    const answer = await response.json();
-    this._start(answer.model);
-    this._emit("done", { finishReason: null, usage: answer.usage, result: shortened(answer) });
-  }
-
-  async _readStream(response) {
+  async _read(body) {
     const end = { usage: null, finishReason: null };
     let text = "";
     let started = false;
-    for await (const { data } of readEvents(response.body, () => this._heard())) {
+    for await (const { data } of readEvents(body, () => this._heard())) {
       const part = data === "[DONE]" ? { ended: true } : this._api.read(JSON.parse(data));
       if (part.error) {
         const { code, message } = part.error;
@@ -184,8 +172,8 @@ export class ApiRequest {
       if (part.usage) end.usage = { ...end.usage, ...part.usage };
       end.finishReason = part.finishReason ?? end.finishReason;
       if (!started && (part.model || part.text || part.reasoning || part.ended)) {
-        started = true;
-        this._start(part.model ?? null);
+        started = true; // the stream does not say when the task began to run: its times count from the request
+        this._emit("start", { attempt: 1, model: part.model ?? null, queue: null, ts: this._sentAt });
       }
       for (const kind of ["reasoning", "text"]) if (part[kind]) this._emit("chunk", { index: 0, kind, delta: part[kind] });
       text += part.text ?? "";
@@ -194,29 +182,21 @@ export class ApiRequest {
         return;
       }
     }
-    throw new Problem(0, "NETWORK", "The stream broke off");
+    throw new FairlaneError("network", "NETWORK", "The stream broke off");
   }
 
-  /** Give the stream up when nothing comes any more. */
+  /** Give the stream up if no bytes arrive for a minute. */
   _heard() {
     clearTimeout(this._timer);
-    this._timer = setTimeout(() => {
-      this.close();
-      this._enter("refused", new Problem(0, "TIMEOUT_HERE", "The stream fell silent"));
-    }, IDLE_MS);
-  }
-
-  /** The stream does not say when the task began to run: its times count from the request. */
-  _start(model) {
-    this._emit("start", { attempt: 1, model, queue: null, ts: this._sentAt });
+    this._timer = setTimeout(() => this._closed.abort(new FairlaneError("network", "TIMEOUT_HERE", "The stream fell silent")), IDLE_MS);
   }
 
   _emit(event, data) {
-    if (!this._closed.signal.aborted) this._onEvent({ event, data: { ts: Date.now(), ...data } });
+    this._onEvent({ event, data: { ts: Date.now(), ...data } });
   }
 
-  _enter(state, problem = null) {
+  _enter(state, error = null) {
     this.state = state;
-    this._onState(state, problem);
+    this._onState(state, error);
   }
 }

@@ -1,6 +1,6 @@
 // A burst: several users send many tasks at the same time, and the page draws who is served when.
 
-import { Problem, call, explain } from "../common/api.js";
+import { call, explain } from "../common/api.js";
 import { byId, h, labelled, replace, setText } from "../common/dom.js";
 import { duration, number, percent } from "../common/format.js";
 import { t } from "../common/i18n.js";
@@ -431,7 +431,6 @@ class Run {
       if (ENDED.has(answer.status)) await this._readTimes(task, headers);
       task.state = answer.status;
     } catch (problem) {
-      if (!(problem instanceof Problem)) throw problem;
       if (problem.status === 404) task.endedAt = this.now();
       this.problem = problem;
     }

@@ -3,7 +3,8 @@
 // The page's fragment is the task's link: #task=<id>&token=<ticket>[&user=<name>]. The ticket lets its holder read this one task and
 // nothing else; a browser does not send a fragment to a server.
 
-import { Problem, call, explain } from "../common/api.js";
+import { FairlaneError } from "../client/fairlane.js";
+import { call, explain } from "../common/api.js";
 import { byId, h, replace, setText } from "../common/dom.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
@@ -141,14 +142,12 @@ function drawApis() {
   const before = byId("api").value || kept("api") || "fairlane";
   replace(byId("api"), Object.entries(APIS).map(([name, { path }]) => h("option", { value: name }, `${t(`api.${name}`)} – ${path}`)));
   byId("api").value = before;
+  drawApi();
 }
 
 function drawApi() {
-  const api = byId("api").value;
-  byId("more").hidden = api === "embeddings" || Boolean(templates.chosen);
-  byId("readings-field").hidden = api !== "fairlane";
-  byId("prompt-label").dataset.t = api === "embeddings" ? "ask.inputs" : "ask.prompt";
-  setText(byId("prompt-label"), t(byId("prompt-label").dataset.t));
+  byId("more").hidden = Boolean(templates.chosen);
+  byId("readings-field").hidden = byId("api").value !== "fairlane";
 }
 byId("api").addEventListener("change", drawApi);
 
@@ -186,7 +185,7 @@ async function send() {
 function showProblem(problem) {
   const box = byId("ask-problem");
   box.hidden = false;
-  const codeOf = problem instanceof Problem && problem.status ? ` [${problem.status} ${problem.code}]` : "";
+  const codeOf = problem.status ? ` [${problem.status} ${problem.code}]` : "";
   setText(box, explain(problem) + codeOf);
 }
 
@@ -203,7 +202,7 @@ async function submit(readings) {
   const body = { ...said, ...(mode && !template?.chain ? { mode } : {}) };
   const accepted = await call(path, { body, headers: headers.wire });
   const steps = [{ do: "submit", path, body }, { do: "read" }, ...(readings ? [{ do: "poll" }] : [])];
-  task.follow(accepted, { headers, steps, readings, user: headers.named["X-Fairlane-User"] });
+  task.follow(accepted, { headers, steps, readings });
   const token = new URL(accepted.streamUrl, location.origin).searchParams.get("token");
   const link = new URLSearchParams({ task: accepted.taskId, token, ...(headers.named["X-Fairlane-User"] ? { user } : {}) });
   history.pushState(null, "", `#${link}`);
@@ -228,11 +227,11 @@ function openLink() {
   if (!taskId || taskId === task.taskId) return;
   showTab("ask");
   if (!token || !/^[0-9a-f-]{36}$/.test(taskId)) {
-    showProblem(new Problem(0, "LINK_INVALID", "")); // a part of it is missing
+    showProblem(new FairlaneError("refused", "LINK_INVALID", "")); // a part of it is missing
     return;
   }
   const streamUrl = `/api/task/${taskId}/events?token=${encodeURIComponent(token)}`;
-  whenKnown(() => task.followLink({ taskId, streamUrl, headers: headersFor(user, ""), user }));
+  whenKnown(() => task.follow({ taskId, streamUrl }, { headers: headersFor(user, ""), steps: [{ do: "link", url: streamUrl }] }));
 }
 
 /** Do it once it is known who the reader is: that decides whether the task's user may be named. A link works without. */
@@ -291,10 +290,8 @@ function keep() {
 byId("prompt").value = kept("prompt") || t("ask.prompt.example");
 for (const id of ["user", "system", "max-tokens"]) byId(id).value = kept(id);
 drawApis();
-drawApi();
 onLanguage(() => {
   drawApis();
-  drawApi();
   drawWho();
   drawModels();
   templates.draw();

@@ -29,8 +29,6 @@ export default pairs({
   "api.responses": ["Responses", "Responses"],
   "api.messages": ["Messages", "Messages"],
   "api.completions": ["Completions", "Completions"],
-  "api.embeddings": ["Embeddings", "Embeddings"],
-  "ask.inputs": ["Inputs, one per line", "输入，每行一个"],
   "ask.sideBySide": ["Read it in three ways, side by side", "用三种方式并排读取"],
   "more.title": ["System prompt, max. tokens", "系统提示词、最多词元"],
   "more.system": ["System prompt", "系统提示词"],

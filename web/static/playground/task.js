@@ -8,13 +8,12 @@ import { TextView } from "../common/markdown.js";
 import { copyButton, toast } from "../common/page.js";
 import { Follower, numberOf } from "../common/sse.js";
 import { ApiRequest } from "./apis.js";
-import { TaskFold, placeOf, tokensOf } from "./fold.js";
+import { TaskFold, tokensOf } from "./fold.js";
 import { Readings } from "./readings.js";
 
 const BACK_AFTER_S = 4;
 const SILENT_MS = 8000;
 const MAX_DOTS = 14;
-const ENDED = new Set(["completed", "failed", "cancelled"]);
 
 /**
  * Shows at most one task. It owns the connection to it: showing another, or `close`, ends that.
@@ -37,10 +36,7 @@ export class TaskPanel {
     this._fold = null;
     this._source = null; // Follower or ApiRequest
     this._readings = null;
-    this._view = null;
-    this._thoughts = null;
     this._task = null;
-    this._placeAt = 0;
     this._back = 0; // when to reconnect after a cut, ms
     this._problem = null;
     this._chains = []; // { from, to, events } per connection
@@ -57,85 +53,57 @@ export class TaskPanel {
     return this._task?.taskId ?? null;
   }
 
-  // ---- three ways to get a task ----------
+  // ---- two ways to get a task ----------
 
-  /** Follow a task that was just accepted: `accepted` is the gateway's 202. `readings`: show them side by side. */
-  follow(accepted, { headers, steps, readings, user }) {
+  /** Follow a task: `accepted` is the gateway's 202, or the { taskId, streamUrl } of a link. `readings`: show them side by side. */
+  follow(accepted, { headers, steps, readings = false }) {
     this.close();
-    this._task = { taskId: accepted.taskId, streamUrl: accepted.streamUrl, headers, steps, user };
-    this._fold = new TaskFold(accepted.taskId);
-    this._fold.stages = accepted.stages ?? [];
-    this._setPlace(placeOf(accepted));
-    this._begin(readings);
-  }
-
-  /** Follow a task by its link alone. */
-  followLink({ taskId, streamUrl, headers, user }) {
-    this.close();
-    this._task = { taskId, streamUrl, headers, user, steps: [{ do: "link", url: streamUrl }] };
-    this._fold = new TaskFold(taskId);
-    this._begin(false);
-  }
-
-  _begin(readings) {
+    const { taskId, streamUrl, stages, position } = accepted;
+    this._task = { taskId, headers, steps };
+    this._fold = new TaskFold(taskId, stages);
+    if (position) this._fold.feed({ event: "queued", data: accepted });
     this._build();
     if (readings) this._readings = new Readings(byId("readings"), this._task, this._fold);
-    const { taskId, headers, streamUrl } = this._task;
     this._source = new Follower(streamUrl, {
       onEvent: event => this._take(event),
       onState: (state, problem) => this._onConnection(state, problem),
-      renew: async () => (await call(`/api/task/${taskId}`, { headers })).streamUrl,
+      renew: async () => (await call(`/api/task/${taskId}`, { headers: headers.wire })).streamUrl,
     });
     this._draw();
     this._tell();
   }
 
-  /** Ask through another API than Fairlane's. Throws Problem when the gateway rejects the request. */
+  /** Ask through another API than Fairlane's. Throws FairlaneError when the gateway rejects the request. */
   async ask(api, body, { headers, own, steps }) {
     this.close();
     this._task = { taskId: null, headers, steps, api };
     const sentAt = Date.now();
-    const mine = work => (...said) => this._source === source && work(...said);
-    const source = new ApiRequest(api, body, {
-      headers: { ...headers.wire, ...own },
+    const mine = work => (...arguments_) => this._source === source && work(...arguments_);
+    const source = new ApiRequest(api, {
+      onAccepted: mine(taskId => {
+        this._task.taskId = taskId;
+        this._fold = new TaskFold(taskId);
+        this._fold.enqueuedAt = sentAt; // all times of this stream are the browser's
+        this._build();
+        this._tell();
+      }),
       onEvent: mine(event => this._take(event)),
       onState: mine((state, problem) => this._onConnection(state, problem)),
     });
     this._source = source;
-    const taskId = await source.accepted;
-    if (this._source !== source) return;
-    this._task.taskId = taskId;
-    this._fold = new TaskFold(taskId);
-    this._fold.enqueuedAt = sentAt; // all times of this stream are the browser's
-    this._build();
-    source.go();
-    this._draw();
-    this._tell();
+    await source.send(body, { ...headers.wire, ...own });
   }
 
   // ---- what happens ----------
 
   _take(event) {
     this._heardAt = Date.now();
-    const change = this._fold.feed(event);
-    if (this._fold.place && event.event === "queued") this._setPlace(this._fold.place);
-    if (change === "more") this._view.append(event.data.delta);
-    else if (change === "thought") this._thoughts.append(event.data.delta);
-    else if (change === "new") {
-      this._view.set(this._fold.text);
-      this._thoughts.set(this._fold.reasoning);
-    }
+    this._fold.feed(event);
     if (event.id) this._count(event.id);
     if (event.event === "restart") this._chains = [];
     this._readings?.take(event);
-    if (ENDED.has(this._fold.state)) this._end();
+    if (this._fold.ended) this._back = 0;
     this._draw();
-  }
-
-  _end() {
-    this._view.finish();
-    this._back = 0;
-    this._readings?.end();
   }
 
   _count(id) {
@@ -149,14 +117,9 @@ export class TaskPanel {
     }
   }
 
-  _setPlace(place) {
-    this._fold.place = place;
-    this._placeAt = Date.now();
-  }
-
   /** How long nothing has come of a task that runs, over an open connection, ms; 0 while that is nothing to speak of. */
   _silentMs() {
-    if (this._fold.state !== "executing" || this._source.state !== "open") return 0;
+    if (this._fold.task.status !== "executing" || this._source.state !== "open") return 0;
     const silent = Date.now() - this._heardAt;
     return silent > SILENT_MS ? silent : 0;
   }
@@ -275,20 +238,17 @@ export class TaskPanel {
       h("dl", { id: "facts", class: "stats" }),
     );
     this._view = new TextView(output, this._mode);
-    this._view.set(this._fold.text);
     this._thoughts = new TextView(byId("reasoning").lastChild, "plain");
-    this._thoughts.set(this._fold.reasoning);
-    if (ENDED.has(this._fold.state)) this._view.finish();
   }
 
   _drawNow() {
     const fold = this._fold;
     if (fold === null) return;
-    const ended = ENDED.has(fold.state);
+    const { ended } = fold;
+    const { status } = fold.task;
     const gone = this._source.state === "refused";
-    const state = byId("task-state");
-    state.dataset.state = fold.state;
-    setText(state, t(`status.${fold.state}`));
+    byId("task-state").dataset.status = status;
+    setText(byId("task-state"), t(`status.${status}`));
     if (!this._task.api) byId("cut").disabled = ended || gone || this._source.state === "cut";
     byId("cancel-task").disabled = ended || gone;
     this._drawConnection(ended);
@@ -331,81 +291,61 @@ export class TaskPanel {
 
   _drawPlace() {
     const box = byId("place");
-    const { place, state } = this._fold;
-    box.hidden = state !== "queued" || place === null;
+    const { position, status, estimatedWaitMs, estimatedWaitLowMs, estimatedWaitHighMs } = this._fold.task;
+    box.hidden = status !== "queued" || position === null;
     if (box.hidden) return;
-    const passed = Date.now() - this._placeAt;
-    const left = ms => Math.max(0, ms - passed);
+    const passed = Date.now() - this._fold.placedAt;
+    const left = ms => duration(Math.max(0, ms - passed));
     let wait = t("place.unknown");
-    if (place.lowMs !== null && place.highMs !== null && left(place.highMs) > 0) {
-      wait = t("place.between", { low: duration(left(place.lowMs)), high: duration(left(place.highMs)) });
-    } else if (place.estimateMs !== null) {
-      wait = left(place.estimateMs) >= 1000 ? t("place.wait", { wait: duration(left(place.estimateMs)) }) : t("place.soon");
-    }
-    if (box.dataset.position !== String(place.position) || !box.children.length) {
-      box.dataset.position = place.position;
-      const before = place.position - 1;
-      const shown = Math.min(before, MAX_DOTS);
-      const dots = Array.from({ length: shown }, () => h("i"));
-      replace(
-        box,
-        h("div", { class: "place-number num", id: "position" }, number(place.position)),
-        h(
-          "div",
-          { class: "place-words" },
-          h("div", { class: "place-what" }, before ? t("place.before", { n: number(before) }) : t("place.next")),
-          h("div", { class: "muted", id: "wait" }),
-          h(
-            "div",
-            { class: "dots", "aria-hidden": "true" },
-            dots,
-            before > shown ? h("span", { class: "muted small" }, `+${number(before - shown)}`) : null,
-            h("b"),
-          ),
-        ),
-      );
-    }
-    setText(byId("wait"), wait);
+    if (estimatedWaitLowMs !== null && estimatedWaitHighMs > passed) wait = t("place.between", { low: left(estimatedWaitLowMs), high: left(estimatedWaitHighMs) });
+    else if (estimatedWaitMs !== null) wait = estimatedWaitMs - passed >= 1000 ? t("place.wait", { wait: left(estimatedWaitMs) }) : t("place.soon");
+    const before = position - 1;
+    const shown = Math.min(before, MAX_DOTS);
+    draw(box, [position, wait], () => [
+      h("div", { class: "place-number num", id: "position" }, number(position)),
+      h(
+        "div",
+        {},
+        h("div", { class: "place-what" }, before ? t("place.before", { n: number(before) }) : t("place.next")),
+        h("div", { class: "muted", id: "wait" }, wait),
+        h("div", { class: "dots", "aria-hidden": "true" }, Array.from({ length: shown }, () => h("i")), before > shown ? h("span", { class: "muted small" }, `+${number(before - shown)}`) : null, h("b")),
+      ),
+    ]);
   }
 
-  /** The stages of a chain in one line, each with how it stands. */
+  /** The stages of a chain in one line, each with its status. */
   _drawStages() {
-    const box = byId("stages");
-    const { stages } = this._fold;
-    box.hidden = stages.length === 0;
-    const key = JSON.stringify(stages.map(({ name, status }) => [name, status]));
-    if (box.dataset.key === key) return;
-    box.dataset.key = key;
-    const word = status => (has(`status.${status}`) ? t(`status.${status}`) : status);
-    replace(
-      box,
-      stages.map(({ name, status }, at) =>
-        h("li", { dataset: { state: status } }, h("b", {}, name || `${at + 1}`), " ", h("span", { class: "muted" }, word(status))),
-      ),
+    const stages = this._fold.stages.map(({ name, status }) => [name, status]);
+    byId("stages").hidden = stages.length === 0;
+    const text = status => (has(`status.${status}`) ? t(`status.${status}`) : status);
+    draw(byId("stages"), stages, () =>
+      stages.map(([name, status], at) => h("li", { dataset: { state: status } }, h("b", {}, name || `${at + 1}`), " ", h("span", { class: "muted" }, text(status)))),
     );
   }
 
   _drawFailure() {
     const box = byId("failure");
-    const { state, error, by } = this._fold;
-    box.hidden = state !== "failed" && state !== "cancelled";
+    const { status, error, cancelledBy: by } = this._fold.task;
+    box.hidden = status !== "failed" && status !== "cancelled";
     if (box.hidden) return;
-    box.className = state === "failed" ? "notice bad" : "notice";
-    if (state === "cancelled") setText(box, t(by === "client" ? "failure.cancelled" : "failure.cancelledBy", { by }));
+    box.className = status === "failed" ? "notice bad" : "notice";
+    if (status === "cancelled") setText(box, t(by === "client" ? "failure.cancelled" : "failure.cancelledBy", { by }));
     else {
-      const said = explainCode(error.code, error.error);
+      const text = explainCode(error.code, error.message);
       const more = error.retryable ? ` ${t("failure.retryable")}` : "";
-      setText(box, `${said}${said === error.error ? "" : ` (${error.error})`} [${error.code}]${more}`);
+      setText(box, `${text}${text === error.message ? "" : ` (${error.message})`} [${error.code}]${more}`);
     }
   }
 
   _drawOutput() {
-    const { text, reasoning, differs, state } = this._fold;
-    byId("output-box").hidden = this._readings !== null || (!text && state !== "executing" && state !== "completed");
-    const thoughts = byId("reasoning");
-    thoughts.hidden = !reasoning;
+    const { text, reasoning, differs, ended } = this._fold;
+    const { status } = this._fold.task;
+    byId("output-box").hidden = this._readings !== null || (!text && status !== "executing" && status !== "completed");
+    byId("reasoning").hidden = !reasoning;
     byId("differs").hidden = !differs;
-    byId("output").classList.toggle("writing", state === "executing");
+    byId("output").classList.toggle("writing", status === "executing");
+    this._view.show(text, ended);
+    this._thoughts.show(reasoning);
   }
 
   _drawChains(ended) {
@@ -437,11 +377,11 @@ export class TaskPanel {
   }
 
   _drawFacts() {
-    const fold = this._fold;
-    const { waitedMs, firstMs, ranMs, perSecond } = fold.timings;
-    const tokens = tokensOf(fold.usage);
-    const told = this._task.api ? null : waitedMs; // only a task's own log says when it began to run
-    const waiting = fold.state === "queued" ? Date.now() - fold.enqueuedAt : told;
+    const { task, timings, enqueuedAt, stages } = this._fold;
+    const { waitedMs, firstMs, ranMs, perSecond } = timings;
+    const tokens = tokensOf(task.usage);
+    const reported = this._task.api ? null : waitedMs; // only a task's own log says when it began to run
+    const waiting = task.status === "queued" ? Date.now() - enqueuedAt : reported;
     const facts = [
       ["waited", waiting === null ? null : duration(waiting)],
       ["first", firstMs === null ? null : duration(firstMs)],
@@ -450,24 +390,17 @@ export class TaskPanel {
       ["cached", tokens.cached ? number(tokens.cached) : null],
       ["thoughts", tokens.reasoning ? number(tokens.reasoning) : null],
       ["speed", perSecond === null ? null : t("facts.perSecond", { n: number(perSecond) })],
-      ["finish", fold.finishReason],
-      ["model", fold.model],
-      ["queue", fold.queue],
-      ["attempt", fold.attempt > 1 ? number(fold.attempt) : null],
+      ["finish", task.finishReason],
+      ["model", task.model],
+      ["queue", task.queue],
+      ["attempt", task.attempt > 1 && !stages.length ? number(task.attempt) : null],
     ].filter(([, value]) => value !== null);
-    const box = byId("facts");
-    const key = JSON.stringify(facts);
-    if (box.dataset.key === key) return;
-    box.dataset.key = key;
-    replace(
-      box,
-      facts.map(([name, value]) => h("div", {}, h("dt", {}, t(`facts.${name}`)), h("dd", { dataset: { fact: name } }, value))),
-    );
+    draw(byId("facts"), facts, () => facts.map(([name, value]) => h("div", {}, h("dt", {}, t(`facts.${name}`)), h("dd", { dataset: { fact: name } }, value))));
   }
 
   _announce() {
-    const { state, place } = this._fold;
-    const news = state === "queued" && place ? t("said.place", { n: place.position }) : t(`status.${state}`);
+    const { status, position } = this._fold.task;
+    const news = status === "queued" && position ? t("said.place", { n: position }) : t(`status.${status}`);
     if (news === this._saidState) return;
     this._saidState = news;
     this._said(news);
@@ -476,6 +409,14 @@ export class TaskPanel {
   _tick() {
     if (this._fold === null || !this._source) return;
     if (this._source.state === "cut" && this._back && Date.now() >= this._back) this._resume();
-    else if (this._fold.state === "queued" || this._source.state === "cut" || this._silentMs()) this._draw();
+    else if (this._fold.task.status === "queued" || this._source.state === "cut" || this._silentMs()) this._draw();
   }
+}
+
+/** Draw a box again if `shown`, what its content depends on, is not what it was. */
+function draw(box, shown, content) {
+  const key = JSON.stringify(shown);
+  if (box.dataset.key === key) return;
+  box.dataset.key = key;
+  replace(box, content());
 }

@@ -1,6 +1,6 @@
 // A program that uses every name of the client: it need only compile, and where it says so must not.
 
-import { Fairlane, FairlaneError, INITIAL, fold, follow, readEvents, textOf, watch } from "fairlane-client";
+import { Fairlane, FairlaneError, INITIAL, fold, follow, readEvents, request, textOf, watch } from "fairlane-client";
 import type { Accepted, Task, TaskEvent, TaskStatus } from "fairlane-client";
 
 const gateway = new Fairlane({ baseUrl: new URL("https://gateway.example"), key: "k", timeoutMs: 5000 });
@@ -67,3 +67,5 @@ export function watches(url: string): () => void {
 export async function reads(body: ReadableStream<Uint8Array>): Promise<void> {
   for await (const { id, event, data } of readEvents(body)) console.log(id?.length, event, data);
 }
+
+export const asks = async (): Promise<number> => (await request("https://gateway.example/v1/models", { read: async response => response.status })).valueOf();

@@ -4,6 +4,14 @@ import { h } from "../../common/dom.js";
 import { dateTime, number, when } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
 
+export const flag = (text, tone = "", title = null) => h("span", { class: `flag ${tone}`, title }, text);
+
+/** A task's status as a coloured chip. */
+export const statusChip = status => h("span", { class: "chip", dataset: { status } }, t(`status.${status}`));
+
+/** A value that leads to the view with that value as a filter. */
+export const link = (view, name, value) => h("a", { class: "who", href: `#/${view}?${new URLSearchParams({ [name]: value })}` }, value);
+
 export const count = (name, value) => ({ name, value: row => number(value(row)), num: true, sort: value });
 
 export const at = (name, value) => ({ name, num: true, value: row => (value(row) ? h("span", { title: dateTime(value(row)) }, when(value(row))) : "–") });
@@ -19,10 +27,7 @@ export const chip = (kind, value, why = () => "") => ({
 /** The user and the key of a record, with links that filter by them. */
 export const owner = resource => ({
   name: "col.user",
-  value: ({ user, key }) => {
-    const link = (name, value) => h("a", { href: `#/${resource}?${new URLSearchParams({ [name]: value })}` }, value);
-    return h("span", { class: "who owner" }, user === "*" ? t("col.everyUser") : link("user", user), key && key !== user ? h("small", {}, link("key", key)) : null);
-  },
+  value: ({ user, key }) => h("span", { class: "who owner" }, user === "*" ? t("col.everyUser") : link(resource, "user", user), key && key !== user ? h("small", {}, link(resource, "key", key)) : null),
 });
 
 export const anyOf = (prefix, values, any = "col.any") => [["", () => t(any)], ...values.map(value => [value, () => t(`${prefix}.${value}`)])];

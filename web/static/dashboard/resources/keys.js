@@ -4,7 +4,7 @@ import { call } from "../../common/api.js";
 import { h } from "../../common/dom.js";
 import { dateTime, exactCredits, number } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
-import { queryOf, text } from "./cells.js";
+import { flag, queryOf, text } from "./cells.js";
 
 const DAY_MS = 86_400_000;
 const SCOPES = ["call", "viewer", "metrics", "admin"];
@@ -15,7 +15,7 @@ const TONES = { valid: "good", expired: "warn", revoked: "bad", replaced: "warn"
 const pathOf = id => `/api/admin/keys/${encodeURIComponent(id)}`;
 const camel = name => name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase());
 const statusOf = row => (row.source === "configuration" ? "configuration" : row.status);
-const flag = row => h("span", { class: `flag ${TONES[statusOf(row)]}` }, t(`keys.status.${statusOf(row)}`));
+const statusFlag = row => flag(t(`keys.status.${statusOf(row)}`), TONES[statusOf(row)]);
 const changeable = row => row.source === "database" && row.status !== "revoked" && row.status !== "replaced";
 const date = ms => (ms ? dateTime(ms) : t("keys.never"));
 
@@ -201,7 +201,7 @@ export const keys = {
       actions: [rotate, revoke],
       columns: () => [
         { name: "col.id", value: row => h("span", { class: "who" }, h("a", { href: `#/keys/${row.id}${row.kind === "worker" ? "?kind=worker" : ""}` }, h("b", {}, row.id)), row.note ? h("small", {}, row.note) : null) },
-        { name: "col.status", value: flag },
+        { name: "col.status", value: statusFlag },
         text("col.scopes", scopesOf),
         text("keys.details", details, { wide: true }),
         { name: "col.expires", value: row => (row.source === "configuration" ? "–" : date(row.expires)) },
@@ -230,7 +230,7 @@ export const key = {
       actions: [rotate, revoke],
       facts: [
         ["col.id", h("b", {}, id)],
-        ["col.status", flag(row)],
+        ["col.status", statusFlag(row)],
         ["col.scopes", scopesOf(row)],
         ["col.note", row.note],
         ["keys.details", details(row)],

@@ -4,6 +4,7 @@ import { h } from "../../common/dom.js";
 import { dateTime, fieldTime, percent } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
 import { settingName, valueText } from "../actions.js";
+import { flag } from "./cells.js";
 
 const PATH = "/api/admin/overrides";
 const pathOf = ({ id }) => `${PATH}/${encodeURIComponent(id)}`;
@@ -17,7 +18,7 @@ const status = row =>
   h(
     "div",
     {},
-    h("span", { class: `flag ${row.problem ? "bad" : active(row) ? "good" : "info"}` }, t(`overrides.status.${row.problem ? "invalid" : row.status}`)),
+    flag(t(`overrides.status.${row.problem ? "invalid" : row.status}`), row.problem ? "bad" : active(row) ? "good" : "info"),
     row.problem ? h("small", { class: "sub" }, row.problem) : null,
   );
 

@@ -48,7 +48,7 @@ export const batches = {
       actions: [
         {
           name: "cancel-batch",
-          label: "action.cancel",
+          label: "action.cancel.batch",
           danger: true,
           when: row => row.endedAt === null && row.status !== "cancelling",
           title: row => t("batches.cancel", { id: row.id }),
@@ -137,7 +137,7 @@ export const usage = {
         { name: "range", options: Object.keys(RANGES).map(name => [name === "30d" ? "" : name, () => t(`range.${name}`)]) },
         { name: "by", options: BY.map(name => [name === "model" ? "" : name, () => t("usage.by", { name: t(`col.${name}`) })]) },
       ],
-      buttons: [{ name: "save-usage", label: "tasks.save", run: query => download(usagePath(query, { format: "csv", limit: "10000" }), "usage.csv") }],
+      buttons: [{ name: "save-usage", label: "action.save", run: query => download(usagePath(query, { format: "csv", limit: "10000" }), "usage.csv") }],
       notes: ({ total, more }) => [
         ["", t("usage.total", { tasks: number(total.tasks), failed: number(total.failed), input: number(total.inputTokens), output: number(total.outputTokens), cost: credits(total.cost) })],
         ...(more ? [["", t("usage.more")]] : []),
