@@ -15,99 +15,36 @@ from fairlane.gateway.endpoints.endpoints import Endpoints
 from fairlane.gateway.routing.overrides import Overlay, overlay
 from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.settings import EndpointSettings, Settings, Unpriced, external_name
-from fairlane.gateway.settings.provenance import Origins
+from fairlane.gateway.settings.parts import NEEDS_RESTART
 from fairlane.queues.inspect.inspector import ReloadError
 from fairlane.queues.overrides import Override
 
 log = structlog.get_logger("fairlane.gateway")
 
-RELOADED = (
-    "models",
-    "queues",
-    "routes",
-    "templates",
-    "chains",
-    "prices",
-    "budget_timezone",
-    "keys",
-    "workers",
-    "upstreams",
-    "endpoints",
-    "http_worker_slots",
-    "max_queue_length",
-    "max_queued_bytes",
-    "max_retained_bytes",
-    "usage_retention_days",
-    "audit_retention_days",
-    "archive",
-    "archive_ttl_ms",
-    "responses",
-    "webhooks",
-    "batches",
-    "files",
-    "structured_output",
-    "hosted_tools",
-    "max_queue_wait_ms",
-    "max_calls_per_caller",
-    "allowed_hosts",
-)
+RELOADED = tuple(name for name, field in Settings.model_fields.items() if NEEDS_RESTART not in field.metadata)
 """Settings that a reload applies without a restart."""
-_NAMED = {
-    "keys": "keys",
-    "workers": "tokens",
-    "models": "models",
-    "queues": "queues",
-    "upstreams": "upstreams",
-    "endpoints": "endpoints",
-    "routes": "routes",
-    "templates": "templates",
-    "chains": "chains",
-}
-"""Settings with named entries, and the log's name for them."""
-
-
-def _routes_hash(settings: Settings) -> str:
-    values = settings.model_dump(
-        mode="json",
-        include={
-            "routes": True,
-            "templates": True,
-            "chains": True,
-            "endpoints": True,
-            "models": {"__all__": {"fallbacks", "fallback_after_ms"}},
-        },
-    )
-    values["models"] = {name: model for name, model in values["models"].items() if any(model.values())}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
-
-
+_LOGGED_AS = {"workers": "tokens"}
+"""The log's names of settings with named entries, where they are not the settings' own."""
+_ROUTES = {"routes": True, "templates": True, "chains": True, "endpoints": True}
 _OF_A_PLACE = {
-    "http_worker_slots",
-    "host",
-    "port",
-    "redis_url",
-    "data_dir",
-    "processes",
-    "log_format",
-    "log_level",
-    "tuning",
+    *(
+        "http_worker_slots",
+        "host",
+        "port",
+        "redis_url",
+        "data_dir",
+        "processes",
+        "log_format",
+        "log_level",
+        "tuning",
+    )
 }
 """Settings that may differ between replicas."""
+_HASHED_APART = {*_ROUTES, "models", "queues", "keys", "workers", "stream_token_secret"}
 
 
-def _settings_hash(settings: Settings) -> str:
-    """Return the hash of settings that should be equal on all replicas and have no hash of their own."""
-    hashed = {"models", "queues", "keys", "workers", "stream_token_secret"}
-    hashed |= {"routes", "templates", "chains", "endpoints"}
-    values = settings.model_dump(mode="json", exclude=hashed | _OF_A_PLACE)
+def _hash(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _origins(before: Settings, after: Settings) -> Origins:
-    """Return the origins of the settings that apply after a reload of `after`."""
-    kept = {name: one for name, one in before.origins.of.items() if name not in RELOADED}
-    taken = {name: one for name, one in after.origins.of.items() if name in RELOADED}
-    return Origins(kept | taken, after.origins.file)
 
 
 class ActiveConfig:
@@ -127,7 +64,7 @@ class ActiveConfig:
         """The settings, including those of the endpoints' models; and the endpoints."""
         self.read = settings
         """The configuration that was read last; parts of it may wait for a restart."""
-        self.began_ms = settings.times.read_ms
+        self.began_ms = settings.origins.read_ms
         self.since: dict[str, int] = {}
         """Time of the last reload that changed a top-level setting, ms, by the setting's name."""
         self._own = own
@@ -139,7 +76,7 @@ class ActiveConfig:
         """None: the database has not been read."""
         self._logged_keys: set[str] = set()
         """Ids of the database's keys that the log has named as not applied."""
-        self._logged_unpriced = self._unpriced(settings.times.read_ms, stored=False)
+        self._logged_unpriced = self._unpriced(settings.origins.read_ms, stored=False)
         """Keys and models without a price that the log has named; loading logs those of the file."""
         self.reload_error: ReloadError | None = None
         """The error of the last reload, unless a later one succeeded."""
@@ -151,21 +88,27 @@ class ActiveConfig:
         taken = {name: getattr(settings, name) for name in RELOADED}
         taken["files"] = settings.files.model_copy(update={"storage": before.files.storage})
         self._configured = before.model_copy(update=taken)
-        self._configured.set_source(settings.times, _origins(before, settings))
+        of = {name: one for name, one in before.origins.of.items() if name not in RELOADED}
+        of |= {name: one for name, one in settings.origins.of.items() if name in RELOADED}
+        self._configured.set_origins(replace(settings.origins, of=of))
         changed = [name for name in RELOADED if getattr(before, name) != getattr(self._configured, name)]
-        self.since |= dict.fromkeys(changed, settings.times.read_ms)
+        self.since |= dict.fromkeys(changed, settings.origins.read_ms)
         self.read = settings
         self.settings, self.endpoints = with_endpoints(self._configured, self._added)
         self._read(self.settings)
-        self._logged_unpriced |= self._unpriced(settings.times.read_ms, stored=False)
+        self._logged_unpriced |= self._unpriced(settings.origins.read_ms, stored=False)
         self._take(self._stored or StoredKeys())
         return changes(before, settings)
 
     def _read(self, settings: Settings) -> None:
         self.plans = Plans(settings)
-        self.routes_hash = _routes_hash(settings)
+        fallbacks = {"__all__": {"fallbacks", "fallback_after_ms"}}
+        values = settings.model_dump(mode="json", include={**_ROUTES, "models": fallbacks})
+        values["models"] = {name: model for name, model in values["models"].items() if any(model.values())}
+        self.routes_hash = _hash(values)
         """Hash of routes, templates, chains, endpoints and fallbacks."""
-        self.settings_hash = _settings_hash(settings)
+        self.settings_hash = _hash(settings.model_dump(mode="json", exclude=_HASHED_APART | _OF_A_PLACE))
+        """Hash of the settings that should be equal on all replicas and have no hash of their own."""
         self._lay_over()
 
     @property
@@ -270,23 +213,28 @@ def with_endpoints(configured: Settings, added: Mapping[str, EndpointSettings]) 
 def changes(before: Settings, after: Settings) -> dict[str, list[str]]:
     """Return the names of added, removed and changed entries by the log's field, and of settings that need a restart. Pure."""
     differ = [name for name in Settings.model_fields if getattr(before, name) != getattr(after, name)]
-    found: dict[str, list[str]] = {}
-    for kind, name in _NAMED.items():
-        was, now = _by_name(getattr(before, kind)), _by_name(getattr(after, kind))
-        both = was.keys() & now.keys()
-        found |= {
-            f"{name}_removed": sorted(was.keys() - both),
-            f"{name}_added": sorted(now.keys() - both),
-            f"{name}_changed": sorted(entry for entry in both if was[entry] != now[entry]),
-        }
-    found["settings_changed"] = [
-        external_name(name) for name in differ if name in RELOADED and name not in _NAMED
-    ]
-    found["needs_restart"] = [external_name(name) for name in differ if name not in RELOADED]
+    found: dict[str, list[str]] = {"settings_changed": [], "needs_restart": []}
+    for setting in differ:
+        was, now = _by_name(getattr(before, setting)), _by_name(getattr(after, setting))
+        if setting not in RELOADED:
+            found["needs_restart"].append(external_name(setting))
+        elif was is None or now is None:
+            found["settings_changed"].append(external_name(setting))
+        else:
+            name = _LOGGED_AS.get(setting, setting)
+            both = was.keys() & now.keys()
+            found |= {
+                f"{name}_removed": sorted(was.keys() - both),
+                f"{name}_added": sorted(now.keys() - both),
+                f"{name}_changed": sorted(entry for entry in both if was[entry] != now[entry]),
+            }
     if before.files.storage != after.files.storage:
         found["needs_restart"].append("files.storage")
     return {what: names for what, names in found.items() if names}
 
 
-def _by_name(entries: Any) -> Mapping[str, Any]:
-    return entries if isinstance(entries, dict) else {entry.id: entry for entry in entries}
+def _by_name(entries: Any) -> Mapping[str, Any] | None:
+    """Return settings by name; None for others, as those of a list without ids."""
+    if isinstance(entries, list) and all(hasattr(entry, "id") for entry in entries):
+        return {entry.id: entry for entry in entries}
+    return entries if isinstance(entries, dict) else None

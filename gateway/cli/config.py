@@ -19,12 +19,12 @@ def check(
         bool, typer.Option("--markdown", help="Print the reference of all settings as Markdown instead.")
     ] = False,
     everything: Everything = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all settings as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """Check the configuration and print the settings of a start, each with its source. Secrets are hidden. `fairlane config show`
     asks a running gateway.
     """
-    from fairlane.gateway.settings import load_settings, settings_table, without_secrets  # noqa: PLC0415 (slow)
+    from fairlane.gateway.settings import load_settings, settings_table  # noqa: PLC0415 (slow)
 
     if markdown:
         typer.echo(settings_table(), nl=False)
@@ -39,11 +39,12 @@ def check(
     presence, unknown = database.key_presence(settings)
     for warning in [*warnings, *unknown, *access_warnings(settings, presence)]:
         warn(warning)
-    if as_json:
-        typer.echo(json.dumps(without_secrets(settings), indent=2))
-        return
     rows: list[dict[str, Any]] = [to_builtins(row) for row in of_file(settings)]
-    _print([row for row in rows if everything or row["differs"]])
+    rows = [row for row in rows if everything or row["differs"]]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        _print(rows)
 
 
 def show(

@@ -443,7 +443,7 @@ class KeyAdmin:
         except ValidationError as error:
             raise validation_error(error, ENTRY[kind]) from None
         if unusable := unusable_key(entry, self._current.settings.tiers):
-            raise invalid_fields({field: sentence for sentence, field in unusable})
+            raise invalid_fields(unusable)
         expires = fields.get("expires", key.expires_ms if key else None)
         if fields.get("expires") is not None and expires <= now_ms():
             raise invalid_fields({"expires": "expires lies in the past; revoke ends a key immediately"})

@@ -105,7 +105,7 @@ def view(own: Own, layers: Sequence[SettingsLayer] = ()) -> list[Row]:
 
 def of_file(settings: Settings) -> list[Row]:
     """Return what a gateway would start with, by these settings alone."""
-    return view(Own(settings, settings.times.read_ms, {}, settings))
+    return view(Own(settings, settings.origins.read_ms, {}, settings))
 
 
 def _row(
@@ -146,7 +146,7 @@ def _sourced(leaf: Leaf, settings: Settings, own: Own) -> SourcedValue:
 
 
 def _waiting(leaf: Leaf, own: Own) -> SourcedValue:
-    return replace(_sourced(leaf, own.read, own), since=own.read.times.read_ms)
+    return replace(_sourced(leaf, own.read, own), since=own.read.origins.read_ms)
 
 
 def _default(name: str) -> Any:
@@ -247,8 +247,8 @@ class SettingsView:
             "replica": self._scheduler.replica,
             "version": __version__,
             "startedAt": self._about().started_at,
-            "readAt": own.settings.times.read_ms,
-            "file": file and {"path": file, "modifiedAt": own.settings.times.modified_ms},
+            "readAt": own.settings.origins.read_ms,
+            "file": file and {"path": file, "modifiedAt": own.settings.origins.modified_ms},
             "reloadError": reload_error and {"at": reload_error.at, "reason": reload_error.why},
             "effective": _effective(stored),
             "storeError": away,

@@ -70,7 +70,7 @@ def demo_settings(port: int, data_dir: Path) -> Settings:
     )
 
 
-def demo_workers(_: Settings) -> dict[str, OwnWorker]:
+def demo_workers(*_: object) -> dict[str, OwnWorker]:
     """One for each simulated model."""
     return {
         name: OwnWorker(("simulate", f"--name={name}", f"--model={name}", *options))

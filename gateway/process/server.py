@@ -165,10 +165,10 @@ async def serve(
     async with open_gateway(settings, redis_url, siblings, own_tokens) as gateway:
         server = make_server(gateway, settings)
         server.announces = siblings is None or siblings.index == 0
+        background: set[asyncio.Future[None]] = set()
 
         def stop() -> None:
-            if server.should_exit:
-                server.force_exit = True
+            server.force_exit = server.should_exit
             server.end()
             if own_workers is not None:
                 own_workers.stay_down()
@@ -180,19 +180,16 @@ async def serve(
         async def take_over(fresh: Settings | ReloadError) -> None:
             if isinstance(fresh, ReloadError):
                 gateway.current.reload_error = fresh
-            else:
-                if own_workers is not None:
-                    own_workers.follow(
-                        fresh
-                    )  # whose new ones come later than the next line, which lets them in
-                await gateway.reconfigure(fresh)
+                return
+            if own_workers is not None:
+                own_workers.follow(fresh)  # whose new ones come later than the next line, which lets them in
+            await gateway.reconfigure(fresh)
 
         def begin(work: Coroutine[Any, Any, None]) -> None:
             background.add(task := asyncio.ensure_future(work))
             task.add_done_callback(background.discard)
 
-        def orphaned() -> None:
-            assert parent is not None
+        def orphaned(parent: int) -> None:
             loop.remove_reader(parent)
             server.force_exit = True
             server.end()
@@ -204,13 +201,12 @@ async def serve(
                 with contextlib.suppress(OSError):  # the supervisor is gone
                     updates.send(exist)
 
-        background: set[asyncio.Future[None]] = set()
         gateway.on_endpoints(endpoints_are)
-        if parent is not None:
-            loop.add_reader(parent, orphaned)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: begin(reread()))
+        if parent is not None:
+            loop.add_reader(parent, orphaned, parent)
         if updates is not None:
             loop.add_reader(updates.fileno(), lambda: begin(take_over(updates.recv())))
         settle_memory()

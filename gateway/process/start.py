@@ -21,14 +21,7 @@ from fairlane.gateway.database.errors import DatabaseError
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, run_loop, serve, store
 from fairlane.gateway.process.supervisor import Supervisor
-from fairlane.gateway.process.workers import (
-    OwnWorkers,
-    Plan,
-    drain_ms_of,
-    http_plan,
-    loopback_url,
-    upstream_plan,
-)
+from fairlane.gateway.process.workers import OwnWorkers, Plan, drain_ms_of, loopback_url, own_plan
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded.server import DataDirInUseError, EmbeddedRedisError
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
@@ -70,10 +63,8 @@ def run(
             with alongside or contextlib.nullcontext():
                 again = None if reload is None else _fresh(reload, configured, presence)
                 tokens, environ = UpstreamTokens(), dict(os.environ)  # the supervisor drops a part of it
-                plan = plan or upstream_plan(tokens, environ, settings)
-                drain_s = drain_ms_of(settings) / 1000
-                http = http_plan(tokens, settings)
-                workers = OwnWorkers(plan, loopback_url(listener), environ, drain_s, http)
+                plan = plan or own_plan(tokens, environ, settings)
+                workers = OwnWorkers(plan, loopback_url(listener), environ, drain_ms_of(settings) / 1000)
                 if settings.processes > 1:
                     return Supervisor(settings, listener, again, tokens, workers).run()
                 run_loop(_serve_alone(settings, listener, again, tokens, workers))

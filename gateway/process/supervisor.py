@@ -45,34 +45,29 @@ class Supervisor:
     _tokens: UpstreamTokens
     """They authorize the workers, at each process."""
     _workers: OwnWorkers
-    _updates: list[Connection] = field(default_factory=list, init=False)
-    _endpoints: set[Connection] = field(default_factory=set, init=False)
+    _children: dict[Any, Connection] = field(default_factory=dict, init=False)
+    """The processes, each with the pipe for new settings, and for whether it has endpoints."""
+    _endpoints: set[Any] = field(default_factory=set, init=False)
     """Processes that have endpoints."""
-    _children: list[Any] = field(default_factory=list, init=False)
     _stopping: bool = field(default=False, init=False)
-    _rereading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _reread_tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def run(self) -> int:
         """Supervise until a signal says stop. The environment of this process becomes that of its children."""
         for name in os.environ.keys() - child_environ(os.environ, *ENVIRONMENT):
             del os.environ[name]
-        asyncio.run(self._supervise())
+        with tempfile.TemporaryDirectory(prefix="fairlane-") as folder:
+            asyncio.run(self._supervise(Path(folder)))
         return 0
 
-    async def _supervise(self) -> None:
-        loop = asyncio.get_running_loop()
-        stop = asyncio.Event()
+    async def _supervise(self, folder: Path) -> None:
+        loop, stop, hangup = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reread)
-        with tempfile.TemporaryDirectory(prefix="fairlane-") as folder:
-            await self._supervise_in(Path(folder), stop)
-
-    async def _supervise_in(self, folder: Path, stop: asyncio.Event) -> None:
+        loop.add_signal_handler(signal.SIGHUP, hangup.set)
         size = self._settings.processes
         async with self._workers as workers, store(self._settings) as redis_url:
             workers.follow(self._settings)
+            reading = asyncio.create_task(self._read_again(hangup))
             keepers = [
                 asyncio.create_task(self._keep(redis_url, Siblings(folder, index, size)))
                 for index in range(size)
@@ -81,13 +76,13 @@ class Supervisor:
                 await stop.wait()
             finally:
                 self._stopping = True
+                reading.cancel()
                 workers.stay_down()
-                self._signal(signal.SIGTERM)
-                patience = self._settings.drain_ms / 1000 + 15
-                await asyncio.wait(keepers, timeout=patience)
                 for child in self._children:
-                    if child.is_alive():
-                        child.kill()
+                    child.terminate()
+                await asyncio.wait(keepers, timeout=self._settings.drain_ms / 1000 + 15)
+                for child in self._children:
+                    child.kill()
                 await asyncio.gather(*keepers)
                 self._listener.close()  # clients and our workers need not wait for answers
 
@@ -103,53 +98,37 @@ class Supervisor:
             )
             child.start()
             theirs.close()
-            self._children.append(child)
-            self._updates.append(ours)
+            self._children[child] = ours
             began = time.monotonic()
             while child.is_alive():
                 await asyncio.sleep(0.1)
-                self._hear(ours)
-            self._children.remove(child)
-            self._updates.remove(ours)
-            self._endpoints.discard(ours)
-            ours.close()
+                with contextlib.suppress(OSError, EOFError):  # it has just died
+                    while ours.poll():
+                        (self._endpoints.add if ours.recv() else self._endpoints.discard)(child)
+                        self._workers.endpoints(bool(self._endpoints))
+            self._children.pop(child).close()
+            self._endpoints.discard(child)
             child.join()
             if not self._stopping:
                 log.error("a gateway process died and is started again", exit_code=child.exitcode)
                 pause = 0.1 if time.monotonic() - began > 30 else min(pause * 2, 5.0)
                 await asyncio.sleep(pause)
 
-    def _hear(self, process: Connection) -> None:
-        """Read from a process whether it has endpoints."""
-        with contextlib.suppress(OSError, EOFError):  # it has just died
-            while process.poll():
-                (self._endpoints.add if process.recv() else self._endpoints.discard)(process)
-                self._workers.endpoints(bool(self._endpoints))
-
-    def _reread(self) -> None:
-        """SIGHUP."""
-        if self._reload is not None:
-            self._reread_tasks.add(task := asyncio.ensure_future(self._read_again(self._reload)))
-            task.add_done_callback(self._reread_tasks.discard)
-
-    async def _read_again(self, reload: Reload) -> None:
-        """Read the configuration once, for the processes that run and those that will."""
-        async with self._rereading:
-            fresh = await read_again(reload, self._settings)
+    async def _read_again(self, hangup: asyncio.Event) -> None:
+        """Read the configuration after each SIGHUP, for the processes that run and those that will."""
+        while self._reload is not None:
+            await hangup.wait()
+            hangup.clear()
+            fresh = await read_again(self._reload, self._settings)
             if not isinstance(fresh, ReloadError):
                 self._settings = fresh
-            for update in self._updates:
+            for update in self._children.values():
                 with contextlib.suppress(
                     OSError
                 ):  # it has just died; the next one begins with these settings
                     update.send(fresh)
             if not isinstance(fresh, ReloadError):
                 self._workers.follow(fresh)
-
-    def _signal(self, sig: int) -> None:
-        for child in self._children:
-            if child.pid is not None and child.is_alive():
-                os.kill(child.pid, sig)
 
 
 def _child_main(

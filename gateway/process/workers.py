@@ -17,9 +17,9 @@ import re
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import structlog
 
@@ -43,8 +43,6 @@ MAX_DRAIN_MS = 24 * 3600 * 1000
 REST_S = 1.0
 """How long the last output of a child can take to arrive after its end."""
 KEPT_LINES = 5
-MAX_LINES = 200
-"""Lines of one read; of more only the last ones, so that the gateway is not blocked."""
 MAX_CHARS = 500
 """Of a line."""
 
@@ -71,62 +69,43 @@ class OwnWorker:
         return f"OwnWorker({' '.join(self.arguments)})"
 
 
-Plan = Callable[[Settings], Mapping[str, OwnWorker]]
-"""Return the workers that settings configure, by their names."""
+Plan = Callable[[Settings, bool], Mapping[str, OwnWorker]]
+"""Return the workers that settings configure, by their names. The second argument: whether there are endpoints."""
 
 
-def upstream_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: Settings) -> Plan:
-    """Return a plan with one worker for each upstream. `environ` has their keys; the other settings are those of the start."""
+def own_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: Settings) -> Plan:
+    """Return a plan with one worker for each upstream, and one for all endpoints, if there are any. `environ` has the keys of
+    upstreams; the other settings are those of the start."""
 
-    def plan(settings: Settings) -> dict[str, OwnWorker]:
+    def worker(name: str, *arguments: str, **own: str) -> OwnWorker:
+        own["FAIRLANE_WORKER_TOKEN"] = tokens.token(name)
+        if started.otlp_endpoint:
+            own["OTEL_EXPORTER_OTLP_ENDPOINT"] = started.otlp_endpoint
+        shown = name.strip("()")
+        return OwnWorker(
+            ("start", f"--name={shown}", f"--drain-ms={drain_ms_of(started)}", *arguments), tuple(own.items())
+        )
+
+    def plan(settings: Settings, endpoints: bool) -> dict[str, OwnWorker]:
         found = {}
         for name, upstream in settings.upstreams.items():
-            own = {"FAIRLANE_WORKER_TOKEN": tokens.token(name)}
-            if upstream.api_key_env:
-                own[upstream.api_key_env] = environ.get(upstream.api_key_env, "")
-            if started.otlp_endpoint:
-                own["OTEL_EXPORTER_OTLP_ENDPOINT"] = started.otlp_endpoint
-            found[name] = OwnWorker(_arguments(name, upstream, drain_ms_of(started)), tuple(own.items()))
+            key = upstream.api_key_env
+            own = {key: environ.get(key, "")} if key else {}
+            found[name] = worker(name, *_arguments(name, upstream), **own)
+        if endpoints and settings.http_worker_slots:
+            slots = f"--slots={settings.http_worker_slots}"
+            found[HTTP_WORKER] = worker(HTTP_WORKER, "--provider=http", slots)
         return found
 
     return plan
 
 
-HttpPlan = Callable[[Settings], OwnWorker | None]
-"""Return the worker of endpoints, if settings allow one."""
-
-
-def http_plan(tokens: UpstreamTokens, started: Settings) -> HttpPlan:
-    """Return a plan of the worker of endpoints; only its slots follow a reload."""
-
-    def plan(settings: Settings) -> OwnWorker | None:
-        slots = settings.http_worker_slots
-        if not slots:
-            return None
-        own = {"FAIRLANE_WORKER_TOKEN": tokens.token(HTTP_WORKER)}
-        if started.otlp_endpoint:
-            own["OTEL_EXPORTER_OTLP_ENDPOINT"] = started.otlp_endpoint
-        arguments = (
-            "start",
-            "--provider=http",
-            "--name=http",
-            f"--slots={slots}",
-            f"--drain-ms={drain_ms_of(started)}",
-        )
-        return OwnWorker(arguments, tuple(own.items()))
-
-    return plan
-
-
-def _arguments(name: str, upstream: UpstreamSettings, drain_ms: int) -> tuple[str, ...]:
+def _arguments(name: str, upstream: UpstreamSettings) -> tuple[str, ...]:
     models = upstream.models
     return (
-        "start",
         f"--provider={PROVIDERS[upstream.provider].name}",
-        f"--name={name}",
         f"--upstream={name}",
         f"--slots={upstream.slots}",
-        f"--drain-ms={drain_ms}",
         f"--base-url={upstream.address}",
         *(f"--model={model}" for model in models),
         *(f"--task-type={task_type}" for task_type in upstream.task_types),
@@ -158,9 +137,8 @@ class OwnWorkers:
     _environ: Mapping[str, str]
     _drain_s: float
     """How long a removed one can finish its tasks."""
-    _http: HttpPlan = lambda _: None
-    """The worker of endpoints, which runs while there are any."""
     _endpoints: bool = field(default=False, init=False)
+    """Whether there are endpoints that the settings do not name."""
     _settings: Settings | None = field(default=None, init=False)
     _keepers: "dict[str, _Keeper]" = field(default_factory=dict, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
@@ -189,33 +167,24 @@ class OwnWorkers:
     def follow(self, settings: Settings) -> None:
         """Run the workers of these settings. Unchanged ones continue, or start if they had been drained."""
         self._settings = settings
-        wanted = {**self._plan(settings), **self._http_worker(settings)}
-        self._keep(wanted, self._keepers.keys() - wanted.keys())
+        self._update(drained=True)
 
     def endpoints(self, exist: bool) -> None:
         """Note whether there are endpoints that the settings do not name."""
-        if exist == self._endpoints:
-            return
         self._endpoints = exist
-        if self._settings is not None:
-            wanted = self._http_worker(self._settings)
-            self._keep(wanted, self._keepers.keys() & {HTTP_WORKER} - wanted.keys())
+        self._update(drained=False)
 
-    def _http_worker(self, settings: Settings) -> dict[str, OwnWorker]:
-        needed = self._endpoints or settings.endpoints
-        worker = self._http(settings) if needed else None
-        return {} if worker is None else {HTTP_WORKER: worker}
-
-    def _keep(self, wanted: Mapping[str, OwnWorker], over: Iterable[str]) -> None:
-        """Run the `wanted` ones, and end those that are `over`."""
-        if self._stopping:
+    def _update(self, *, drained: bool) -> None:
+        """Run the planned workers, and end the others. `drained`: also start those that were drained."""
+        if self._stopping or self._settings is None:
             return
+        wanted = self._plan(self._settings, self._endpoints or bool(self._settings.endpoints))
         shared = child_environ(self._environ, *SHARED)
-        for name in list(over):
+        for name in self._keepers.keys() - wanted.keys():
             self._keepers.pop(name).end(self._drain_s + GRACE_S)
         for name, worker in wanted.items():
             before = self._keepers.get(name)
-            if before is not None and before.worker == worker and not before.over:
+            if before is not None and before.worker == worker and not (before.over and drained):
                 continue
             environ = {**shared, **dict(worker.environ), "FAIRLANE_GATEWAY": self._gateway}
             self._keepers[name] = keeper = _Keeper(name, worker, environ)
@@ -231,9 +200,7 @@ class OwnWorkers:
 async def _hand_over(before: "_Keeper", after: "_Keeper", drain_s: float) -> None:
     """End a worker when its replacement has connected, so that its models are always served."""
     try:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(OVERLAP_S):
-                await after.connected.wait()
+        await wait_event(after.connected, OVERLAP_S)
     finally:
         before.end(drain_s)
 
@@ -256,32 +223,30 @@ class _Keeper:
         self._ends = 0
         """Its deaths since it last ran for HEALTHY_S."""
         self._logger = RateLimitedLogger()
-        self._verbose = True
-        """Whether its lines are logged immediately; while it dies repeatedly, they are logged with its end."""
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
         """Its last lines, without content of requests."""
         self._registered = False
         """Whether its process has connected, and can have seen requests."""
-        self._ending = asyncio.Event()
-        self._patience_s = 0.0
+        self._ending: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        """Done when it has to end; the result is how long this can take, s."""
 
     def end(self, patience_s: float) -> None:
         """Let it finish its tasks within this time. Its `run` returns when its process has ended."""
-        self._patience_s = patience_s
-        self._ending.set()
+        if not self._ending.done():
+            self._ending.set_result(patience_s)
 
     async def run(self) -> None:
         """Run until `end`, or until the worker has exited with status 0. Cancelling kills the process."""
+        loop = asyncio.get_running_loop()
         try:
-            while not self._ending.is_set():
-                began = asyncio.get_running_loop().time()
+            while not self._ending.done():
+                began = loop.time()
                 try:
                     status = await self._once()
                 except OSError as problem:  # no more processes or files
                     status = -1
                     self._said.append(str(problem))
-                lived_s = asyncio.get_running_loop().time() - began
-                if self._ending.is_set() or self.stopping:
+                if self._ending.done() or self.stopping:
                     return
                 if status == 0:
                     log.warning(
@@ -289,7 +254,7 @@ class _Keeper:
                         **self._who,
                     )
                     return
-                await self._rest(status, lived_s)
+                await self._rest(status, loop.time() - began)
         finally:
             self.over = True
             self.connected.set()
@@ -308,37 +273,41 @@ class _Keeper:
                 pause_s=round(pause_s, 1),
                 said=[*self._said],
             )
-        await wait_event(self._ending, pause_s)
+        await asyncio.wait([self._ending], timeout=pause_s)
 
     async def _once(self) -> int:
         """Run one process; return its exit status."""
-        self._verbose, self._registered = self._ends < 2, False
+        self._registered = False
         self._said.clear()
-        lines = _Lines(self._heard)
-        mark_read, write_end = os.pipe()
+        output = asyncio.StreamReader()
+        read_end, write_end = os.pipe()
         with contextlib.ExitStack() as ours:
             writer = ours.enter_context(os.fdopen(write_end, "wb", 0))
-            reader = os.fdopen(mark_read, "rb", 0)  # the transport closes it
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: lines, reader)
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_end, "rb", 0)
+            )
             ours.callback(transport.close)
             child = ChildProcess([*COMMAND, *self.worker.arguments], output=writer, env=self._environ)
             ours.callback(child.kill)
             writer.close()
-            await self._ended(child)
-            await wait_event(lines.over, REST_S)
+            reading, ended = asyncio.ensure_future(self._read(output)), asyncio.ensure_future(child.wait())
+            ours.callback(reading.cancel)
+            ours.callback(ended.cancel)
+            either: list[asyncio.Future[Any]] = [ended, self._ending]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                await child.stop(self._ending.result())
+            await asyncio.wait([reading], timeout=REST_S)
             return child.status or 0
 
-    async def _ended(self, child: ChildProcess) -> None:
-        """Wait until it has ended by itself, or end it."""
-        alone, asked = asyncio.ensure_future(child.wait()), asyncio.ensure_future(self._ending.wait())
-        try:
-            await asyncio.wait([alone, asked], return_when=asyncio.FIRST_COMPLETED)
-            if not alone.done():
-                await child.stop(self._patience_s)
-        finally:
-            alone.cancel()
-            asked.cancel()
-            await asyncio.gather(alone, asked, return_exceptions=True)
+    async def _read(self, output: asyncio.StreamReader) -> None:
+        """Take the lines of the worker. Of a line that does not fit into the buffer only the end is left."""
+        while not output.at_eof():
+            with contextlib.suppress(ValueError):
+                text = (await output.readline())[: 4 * MAX_CHARS].decode(errors="replace")
+                text = "".join(char for char in text if char.isprintable())[:MAX_CHARS].rstrip()
+                if text:
+                    self._heard(text)
 
     def _heard(self, line: str) -> None:
         """Log a line of the worker. A line that is not of its own log, such as the end of a traceback, can quote a request once
@@ -351,35 +320,8 @@ class _Keeper:
         self._said.append(text)
         if text.startswith(REGISTERED):
             self.connected.set()
-            self._verbose = self._registered = True
-        if not self._verbose:
-            return
+            self._registered = True
         if self.stopping:
             level = min(level, logging.DEBUG)
         write = {logging.DEBUG: log.debug, logging.INFO: log.info, logging.WARNING: log.warning}
         self._logger.log(write.get(level, log.error), f"{self._what} says", **self._who, line=text)
-
-
-class _Lines(asyncio.Protocol):
-    """Splits the output of a pipe into lines; of a long line only the beginning."""
-
-    def __init__(self, heard: Callable[[str], None]) -> None:
-        self.over = asyncio.Event()
-        self._heard = heard
-        self._rest = b""
-
-    def data_received(self, data: bytes) -> None:
-        *whole, rest = (self._rest + data).split(b"\n")
-        self._rest = rest[: 4 * MAX_CHARS]
-        for line in whole[-MAX_LINES:]:
-            self._take(line)
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._take(self._rest)
-        self.over.set()
-
-    def _take(self, line: bytes) -> None:
-        text = line[: 4 * MAX_CHARS].decode(errors="replace")
-        text = "".join(char for char in text if char.isprintable())[:MAX_CHARS].rstrip()
-        if text:
-            self._heard(text)

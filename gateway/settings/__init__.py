@@ -1,89 +1,40 @@
 """The gateway's settings: one frozen model, loaded once at start and again on SIGHUP."""
 
-from fairlane.gateway.settings.chains import ChainSettings, StageSettings
-from fairlane.gateway.settings.docs import settings_table, without_secrets
-from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS, EndpointSettings
-from fairlane.gateway.settings.files import Bucket, Directory, FilesSettings, parse_storage
-from fairlane.gateway.settings.loading import SettingsError, load_settings
-from fairlane.gateway.settings.model import (
-    DEFAULT_QUEUES,
-    Settings,
-    Unpriced,
-    hide_password,
-    notes,
-    unusable_endpoint,
-    unusable_key,
-    unusable_routes,
-)
-from fairlane.gateway.settings.parts import (
-    MODES,
-    CallerKey,
-    KeyLimits,
-    KeyQuota,
-    Mode,
-    ModelSettings,
-    PriceSettings,
-    QueueSettings,
-    Scope,
-    TuningSettings,
-    UpstreamSettings,
-    WebhookSettings,
-    WorkerKey,
-    part_of,
-)
-from fairlane.gateway.settings.routing import (
-    RouteRule,
-    RouteSettings,
-    RouteVariant,
-    TemplateMessage,
-    TemplateSettings,
-)
-from fairlane.gateway.settings.sources import Problem, suggestion
-from fairlane.gateway.settings.units import external, external_name, external_value
-
-__all__ = [
-    "DEFAULT_QUEUES",
-    "MAX_ENDPOINTS",
-    "MODES",
-    "Bucket",
-    "CallerKey",
-    "ChainSettings",
-    "Directory",
-    "EndpointSettings",
-    "FilesSettings",
-    "KeyLimits",
-    "KeyQuota",
-    "Mode",
-    "ModelSettings",
-    "PriceSettings",
-    "Problem",
-    "QueueSettings",
-    "RouteRule",
-    "RouteSettings",
-    "RouteVariant",
-    "Scope",
-    "Settings",
-    "SettingsError",
-    "StageSettings",
-    "TemplateMessage",
-    "TemplateSettings",
-    "TuningSettings",
-    "Unpriced",
-    "UpstreamSettings",
-    "WebhookSettings",
-    "WorkerKey",
-    "external",
-    "external_name",
-    "external_value",
-    "hide_password",
-    "load_settings",
-    "notes",
-    "parse_storage",
-    "part_of",
-    "settings_table",
-    "suggestion",
-    "unusable_endpoint",
-    "unusable_key",
-    "unusable_routes",
-    "without_secrets",
-]
+from fairlane.gateway.settings.chains import ChainSettings as ChainSettings
+from fairlane.gateway.settings.docs import settings_table as settings_table
+from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS as MAX_ENDPOINTS
+from fairlane.gateway.settings.endpoints import EndpointSettings as EndpointSettings
+from fairlane.gateway.settings.files import Bucket as Bucket
+from fairlane.gateway.settings.files import Directory as Directory
+from fairlane.gateway.settings.files import FilesSettings as FilesSettings
+from fairlane.gateway.settings.files import parse_storage as parse_storage
+from fairlane.gateway.settings.loading import SettingsError as SettingsError
+from fairlane.gateway.settings.loading import load_settings as load_settings
+from fairlane.gateway.settings.model import Settings as Settings
+from fairlane.gateway.settings.model import Unpriced as Unpriced
+from fairlane.gateway.settings.model import hide_password as hide_password
+from fairlane.gateway.settings.model import notes as notes
+from fairlane.gateway.settings.model import unusable_endpoint as unusable_endpoint
+from fairlane.gateway.settings.model import unusable_key as unusable_key
+from fairlane.gateway.settings.model import unusable_routes as unusable_routes
+from fairlane.gateway.settings.parts import MODES as MODES
+from fairlane.gateway.settings.parts import CallerKey as CallerKey
+from fairlane.gateway.settings.parts import KeyLimits as KeyLimits
+from fairlane.gateway.settings.parts import KeyQuota as KeyQuota
+from fairlane.gateway.settings.parts import Mode as Mode
+from fairlane.gateway.settings.parts import ModelSettings as ModelSettings
+from fairlane.gateway.settings.parts import PriceSettings as PriceSettings
+from fairlane.gateway.settings.parts import QueueSettings as QueueSettings
+from fairlane.gateway.settings.parts import Scope as Scope
+from fairlane.gateway.settings.parts import UpstreamSettings as UpstreamSettings
+from fairlane.gateway.settings.parts import WebhookSettings as WebhookSettings
+from fairlane.gateway.settings.parts import WorkerKey as WorkerKey
+from fairlane.gateway.settings.parts import part_of as part_of
+from fairlane.gateway.settings.routing import RouteRule as RouteRule
+from fairlane.gateway.settings.routing import RouteSettings as RouteSettings
+from fairlane.gateway.settings.routing import RouteVariant as RouteVariant
+from fairlane.gateway.settings.sources import Problem as Problem
+from fairlane.gateway.settings.sources import suggestion as suggestion
+from fairlane.gateway.settings.units import external as external
+from fairlane.gateway.settings.units import external_name as external_name
+from fairlane.gateway.settings.units import external_value as external_value

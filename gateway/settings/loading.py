@@ -4,19 +4,18 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from fairlane.gateway.settings.model import Settings, Times, notes
+from fairlane.gateway.settings.model import Settings, notes
 from fairlane.gateway.settings.parts import part_of
 from fairlane.gateway.settings.provenance import Loc, Origin, Origins
 from fairlane.gateway.settings.sources import (
     DEFAULT_FILE,
     NAMES,
-    Ignored,
+    SEED_NAMES,
     Problem,
     Source,
     dotted,
@@ -43,12 +42,12 @@ class SettingsError(Exception):
         self.problems = tuple(problems)
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
+class _Finding(NamedTuple):
     """A mistake in the merged settings: the fields that it concerns, the most useful first."""
 
     locs: list[Loc]
     message: str
+    got: str = ""
 
 
 def load_settings(
@@ -57,42 +56,42 @@ def load_settings(
     """Return the settings, and a warning for each variable that is ignored or setting without effect.
 
     `config` is a YAML file that must exist; None reads `./fairlane.yaml` if there is one. `overrides` are
-    flags by field name (None: not given). Reads nothing but its arguments, that file and the clock; `times` are
-    those of the file, or now without one. Raises SettingsError with all mistakes; only values that are
-    each valid are compared with one another.
+    flags by field name (None: not given). Reads nothing but its arguments, that file and the clock.
+    Raises SettingsError with all mistakes; only values that are each valid are compared with one another.
     """
     flags, file = read_flags(overrides), read_file(config)
     own = read_own_names(environ, file)
-    chosen, seeds, ignored = read_seed_names(environ)
-
-    settings, findings = _build([flags, own, seeds, file])
-    at_fault = _seeds_at_fault(findings, [flags, own], seeds)
-    if at_fault:  # a variable that contradicts another setting is treated like one that is no number
-        ignored += [
-            Ignored(chosen[name], environ[chosen[name].variable], why) for name, why in at_fault.items()
-        ]
-        seeds = replace(seeds, tree={k: v for k, v in seeds.tree.items() if NAMES[k] not in at_fault})
-        settings, findings = _build([flags, own, seeds, file])
+    ignored: dict[str, str] = {}
+    while True:  # without the variables without prefix that are at fault, until none is
+        seeds = read_seed_names(environ, ignored)
+        sources = [flags, own, seeds, file]
+        settings, findings = _build(sources)
+        at_fault = {
+            seeds.place(loc): finding.message
+            for finding in findings
+            for loc in finding.locs
+            if _source(loc, sources) is seeds
+        }
+        if not at_fault:
+            break
+        ignored |= at_fault
 
     problems = [*file.problems, *own.problems]
-    problems += [Problem(_place(finding, [flags, own, seeds, file]), finding.message) for finding in findings]
+    problems += [Problem(_place(found.locs, sources), found.message + found.got) for found in findings]
     if settings is not None:
-        sources = [flags, own, seeds, file]
-        problems += [Problem(_place(lack, sources), lack.message) for lack in _lacking(settings, environ)]
+        problems += _missing_keys(settings, environ, sources)
     if problems or settings is None:
         raise SettingsError(problems)
-    times, path = settings.times, str(config or DEFAULT_FILE)
-    if file.modified_ms is not None:
-        times = Times(min(file.modified_ms, times.read_ms), times.read_ms)
+    path = str(config or DEFAULT_FILE)
     origins = {NAMES[name]: Origin("file", path) for name in file.tree}
     origins |= {
-        NAMES[name]: Origin("environment", source.place((name,)))
-        for source in (seeds, own)
+        NAMES[name]: Origin("flag" if source is flags else "environment", source.place((name,)))
+        for source in (seeds, own, flags)
         for name in source.tree
     }
-    origins |= {NAMES[name]: Origin("flag", flags.place((name,))) for name in flags.tree}
-    settings.set_source(times, Origins(origins, None if file.modified_ms is None else os.path.abspath(path)))
-    warnings = [_warning(entry, settings) for entry in ignored]
+    read = None if file.modified_ms is None else os.path.abspath(path)
+    settings.set_origins(Origins(origins, read, file.modified_ms))
+    warnings = [_warning(variable, environ[variable], why, settings) for variable, why in ignored.items()]
     return settings, [*warnings, *notes(settings), *_exposed_secrets(path, file.tree)]
 
 
@@ -109,29 +108,26 @@ def _exposed_secrets(path: str, tree: Mapping[str, Any]) -> list[str]:
 
 def _secrets_in(value: Any, loc: Loc = ()) -> Iterator[str]:
     """Yield the names of the secrets that a part of a file has."""
-    if isinstance(value, dict | list):
-        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
-            if name in _PLAIN_SECRETS and part:
-                yield dotted((*loc, name))
-            else:
-                yield from _secrets_in(part, (*loc, name))
-    elif isinstance(value, str) and _PASSWORD.search(value):
+    if (loc and loc[-1] in _PLAIN_SECRETS and value) or (isinstance(value, str) and _PASSWORD.search(value)):
         yield dotted(loc)
+    elif isinstance(value, dict | list):
+        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _secrets_in(part, (*loc, name))
 
 
-def _lacking(settings: Settings, environ: Mapping[str, str]) -> list[_Finding]:
-    """Return the keys of upstreams that are not in the environment."""
-    return [
-        _Finding(
-            [("upstreams", name, "api_key_env")],
-            f"the environment variable {upstream.api_key_env} is not set here (a running gateway has the variables of its start)",
-        )
-        for name, upstream in settings.upstreams.items()
-        if upstream.api_key_env and not environ.get(upstream.api_key_env, "").strip()
-    ]
+def _missing_keys(
+    settings: Settings, environ: Mapping[str, str], sources: Sequence[Source]
+) -> Iterator[Problem]:
+    """Yield the keys of upstreams that are not in the environment."""
+    for name, upstream in settings.upstreams.items():
+        if (variable := upstream.api_key_env) and not environ.get(variable, "").strip():
+            yield Problem(
+                _place([("upstreams", name, "api_key_env")], sources),
+                f"the environment variable {variable} is not set here (a running gateway has the variables of its start)",
+            )
 
 
-def _build(sources: list[Source]) -> tuple[Settings | None, list[_Finding]]:
+def _build(sources: Sequence[Source]) -> tuple[Settings | None, list[_Finding]]:
     merged: dict[str, Any] = {}
     for source in reversed(sources):
         merged = _merge(merged, source.tree)
@@ -164,8 +160,9 @@ def _findings(error: ValidationError) -> list[_Finding]:
             known = ", ".join(_known_beside((*loc, "")))
             found.append(_Finding([loc], f"Input should be settings by their names: {known}"))
         else:
-            message = detail["msg"].removeprefix("Value error, ")
-            found.append(_Finding([loc], message + _got(loc, detail["input"])))
+            shown = loc[0] not in _SECRET and isinstance(detail["input"], str | int | float | bool | None)
+            got = f"; got {repr(detail['input'])[:80]}" if shown else ""
+            found.append(_Finding([loc], detail["msg"].removeprefix("Value error, "), got))
     return found
 
 
@@ -176,35 +173,20 @@ def _known_beside(loc: Loc) -> list[str]:
     return [external_name(name) for name in model.model_fields]
 
 
-def _got(loc: Loc, value: Any) -> str:
-    if loc[0] in _SECRET or not isinstance(value, str | int | float | bool | None):
-        return ""
-    return f"; got {repr(value)[:80]}"
+def _source(loc: Loc, sources: Sequence[Source]) -> Source | None:
+    """Return the source that sets a field; of several, the first one that sets most of its place."""
+    source = max(sources, key=lambda source: source.depth(loc))
+    return source if source.depth(loc) else None
 
 
-def _place(finding: _Finding, sources: list[Source]) -> str:
-    """Where to correct it: each place that sets one of its fields; sources in descending order."""
-    places = []
-    for loc in finding.locs:
-        source = max(sources, key=lambda source: source.depth(loc))
-        if source.depth(loc):
-            places.append(source.place(loc))
-    return ", ".join(places) or dotted(finding.locs[0])
+def _place(locs: Sequence[Loc], sources: Sequence[Source]) -> str:
+    """Return where to correct a mistake: each place that sets one of its fields."""
+    places = [source.place(loc) for loc in locs if (source := _source(loc, sources))]
+    return ", ".join(places) or dotted(locs[0])
 
 
-def _seeds_at_fault(findings: list[_Finding], above: list[Source], seeds: Source) -> dict[str, str]:
-    """Return the fields of contradictions that a variable without prefix set, and no source above it."""
-    return {
-        NAMES[str(loc[0])]: finding.message
-        for finding in findings
-        for loc in finding.locs
-        if seeds.depth(loc) and not any(source.depth(loc) for source in above)
-    }
-
-
-def _warning(entry: Ignored, settings: Settings) -> str:
-    setting = entry.seed.setting
+def _warning(variable: str, text: str, why: str, settings: Settings) -> str:
+    setting = SEED_NAMES[variable]
     value = external_value(setting, getattr(settings, setting))
     shown = "not set" if value is None else value
-    name = external_name(setting)
-    return f"{entry.seed.variable}={repr(entry.text)[:80]} is ignored ({entry.why}); {name} is {shown}"
+    return f"{variable}={repr(text)[:80]} is ignored ({why}); {external_name(setting)} is {shown}"

@@ -8,21 +8,12 @@ import functools
 import re
 import zoneinfo
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    BaseModel,
-    Field,
-    PrivateAttr,
-    SecretStr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.credits.prices import ANY_MODEL
@@ -40,16 +31,20 @@ from fairlane.gateway.settings.parts import (
     CallerKey,
     Count,
     Days,
+    Entries,
     Identifier,
     KeyLimits,
     KeyQuota,
+    Listed,
     ModelName,
     ModelSettings,
     Ms,
     MsOrZero,
+    Off,
     PriceSettings,
     QueueSettings,
     ResponseSettings,
+    Restart,
     TuningSettings,
     UpstreamSettings,
     WebhookSettings,
@@ -59,16 +54,8 @@ from fairlane.gateway.settings.parts import (
 from fairlane.gateway.settings.provenance import Loc, Origins
 from fairlane.gateway.settings.routing import RouteSettings, TemplateSettings
 from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, SECOND_MS, Amount, text_of
-from fairlane.queues.clock import now_ms
 from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.workers.hosts import is_loopback
-
-
-class Reject(Protocol):
-    """Record one contradiction."""
-
-    def __call__(self, message: str, *locs: Loc) -> None: ...
-
 
 WORKER_MESSAGE_MARGIN_BYTES = MIB
 """Room in a message from or to a worker in addition to a body or an output."""
@@ -84,20 +71,6 @@ DEFAULT_QUEUES: Mapping[str, QueueSettings] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """When a configuration was modified and read, ms since 1970. Not part of its values, so any two compare equal."""
-
-    modified_ms: int = field(default=0, compare=False)
-    read_ms: int = field(default=0, compare=False)
-
-    @classmethod
-    def now(cls) -> Self:
-        """Return those of settings without a file."""
-        at = now_ms()
-        return cls(at, at)
-
-
 class Settings(BaseModel):
     """All settings of one gateway, checked and frozen.
 
@@ -107,40 +80,62 @@ class Settings(BaseModel):
 
     model_config = MODEL_CONFIG
 
-    host: str = Field(default="127.0.0.1", min_length=1)
+    host: Restart[str] = Field(default="127.0.0.1", min_length=1)
     """Address to listen on. Loopback, because without keys the gateway is open to every program that reaches it."""
 
-    port: int = Field(default=8080, ge=0, le=65535)
+    port: Restart[int] = Field(default=8080, ge=0, le=65535)
     """TCP port to listen on; 0 takes a free one."""
 
-    redis_url: str | None = Field(default=None, repr=False)
+    redis_url: Restart[str | None] = Field(default=None, repr=False)
     """Redis (7.0 or newer) or Valkey (7.2) that replicas share: `redis://`, `rediss://` or `unix://`. Not set: the gateway runs a
     private one in `data_dir`, so that it works without any other service.
     """
 
-    database_url: str | None = Field(default=None, repr=False)
+    database_url: Restart[str | None] = Field(default=None, repr=False)
     """SQL database for keys and records: `postgresql://user:password@host:5432/fairlane` or `sqlite:////path/of/a/file.db`. Not
     set: a SQLite file in `data_dir`. Replicas that share a Redis must share the database, too.
     """
 
-    data_dir: Path = Path(".fairlane")
+    data_dir: Restart[Path] = Path(".fairlane")
     """Directory for the private Redis, the SQLite database, and the keys created at the first start. For one gateway at a time.
     """
 
-    processes: int = Field(default=1, ge=1, le=128)
+    processes: Restart[int] = Field(default=1, ge=1, le=128)
     """Gateway processes on this machine, each a replica of its own. One is enough for most models' speed."""
 
-    task_timeout_ms: Ms = MINUTE_MS
+    task_timeout_ms: Restart[Ms] = MINUTE_MS
     """Time from submission to the end of a synchronous request without `timeout`. One minute, because HTTP clients and proxies
     rarely wait longer. Requests on `/v1` have `max_task_timeout`.
     """
 
-    min_task_timeout_ms: Ms = 5 * SECOND_MS
+    min_task_timeout_ms: Restart[Ms] = 5 * SECOND_MS
     """A shorter `timeout` of a request is raised to this."""
 
-    max_task_timeout_ms: Ms = 10 * MINUTE_MS
+    max_task_timeout_ms: Restart[Ms] = 10 * MINUTE_MS
     """A longer `timeout` of a request is lowered to this. Also the limit of streams and of requests on `/v1` without `timeout`:
     OpenAI's SDKs wait for 10 minutes.
+    """
+
+    worker_timeout_ms: Restart[Ms | None] = None
+    """Time that a task can run once a worker has it. Not set: `max_task_timeout`."""
+
+    max_queue_wait_ms: Ms | None = None
+    """Time that a task can wait, for queues without a `max_wait`. Not set: only the task's own timeout ends its waiting."""
+
+    no_worker_grace_ms: Restart[MsOrZero] = 0
+    """Time that tasks are accepted after the last worker of their model has left and, for models in `models` or `upstreams`,
+    after the start of the gateway. 0 answers `No worker available` immediately; a few seconds let a sole worker restart
+    unnoticed. Accepted tasks then wait as long as their own timeouts allow.
+    """
+
+    drain_ms: Restart[MsOrZero] = 30 * SECOND_MS
+    """Time that running tasks have to finish when the gateway stops. The supervisor must wait at least 15 s longer before it
+    kills: `stop_grace_period` (Docker's default is 10 s), `terminationGracePeriodSeconds` (30 s), `TimeoutStopSec`.
+    """
+
+    lease_ms: Restart[Ms] = 15 * SECOND_MS
+    """Time until the slots of a lost replica are free again; leases are renewed three times within it. A longer lease survives
+    longer stalls, a shorter one frees slots sooner. At least 3 s.
     """
 
     max_queue_length: Count = 1000
@@ -149,9 +144,6 @@ class Settings(BaseModel):
     twice this many. So every user gets in, and never more than twice as many tasks wait, apart from later stages of accepted
     chains. Bounds memory and waiting time.
     """
-
-    max_queue_wait_ms: Ms | None = None
-    """Time that a task can wait, for queues without a `max_wait`. Not set: only the task's own timeout ends its waiting."""
 
     max_queued_bytes: Bytes = 1024 * MIB
     """Size of all waiting request bodies together. Further tasks are rejected with 503. A user's waiting bodies of 16 KiB and
@@ -164,23 +156,66 @@ class Settings(BaseModel):
     before they are read.
     """
 
+    max_body_bytes: Restart[Bytes] = 16 * MIB
+    """Size of a request body; a larger one is rejected with 413. Holds a few images in base64. Bodies of 1 MiB and more are
+    decoded one at a time.
+    """
+
+    max_output_bytes: Restart[Annotated[int, Amount("bytes", MIB, 1024 * MIB)]] = 16 * MIB
+    """Size of the output of one task in its event log: chunks with about 120 bytes for each `stream_flush_size` of them, stages,
+    usage, the result. A task that exceeds it fails with `OUTPUT_TOO_LARGE`, and its worker must stop. 16 MiB are more than any
+    text that a model writes; a result with images or audio may need more.
+    """
+
+    max_connections_per_address: Restart[Count | None] = None
+    """Connections of clients from one address in one process; further ones are closed. Workers do not count once they have
+    connected. Not set: no limit, because behind a proxy all clients have its address; set it where clients connect directly.
+    """
+
+    max_calls_per_caller: Count = 1000
+    """Open requests of one user of a key in one process, waiting ones and streams. Further ones are rejected with 429. It bounds
+    the memory and connections of one client, far above what one needs. Requests whose body names the user (`user_from:
+    body.user`) count for the key until the body is read. The links to one user's tasks (`streamUrl`) can have as many streams in
+    addition, and those to one task 100: raise it if many pages read the tasks of one user.
+    """
+
+    http_worker_slots: int = Field(default=64, ge=0, le=MAX_SLOTS_OF_A_WORKER)
+    """Requests to endpoints that this gateway makes at the same time, over all of them, in a worker that it starts if there are
+    endpoints. Gateways that share a Redis start one each, so their slots add up. 0: none is started, and requests are made by
+    `fairlane worker start --provider http`.
+    """
+
+    task_result_ttl_ms: Restart[Ms] = 5 * MINUTE_MS
+    """Time that result and event log are kept after the end, for polls and reconnects. Short, because they are in memory."""
+
+    idempotency_ttl_ms: Restart[Annotated[int, Amount("ms", 0, 7 * DAY_MS)]] = DAY_MS
+    """Time from submission that an `Idempotency-Key` names its task, and at least until a minute after its end. Result and event
+    log are kept as long, within `max_retained_size`. 0: the keys are ignored, and each request is a new task. Too short: a late
+    retry pays for a second answer.
+    """
+
+    archive: Annotated[Literal["off", "results", "requests"], Off] = "off"
+    """Whether the SQL database keeps results of async tasks (`results`), and their requests, too (`requests`), for polls after
+    Redis has dropped them. Prompts and answers are then in the database. Results of endpoints are always kept.
+    """
+
+    archive_ttl_ms: Ms = 72 * HOUR_MS
+    """Time that archived results are kept after the end. Redis keeps them as long, until the database has them."""
+
     usage_retention_days: Days = 400
     """Time that usage records are kept in the SQL database, one row of about 500 bytes per task, and their sums per day. 400 days
     allow a comparison with last year. Sums per hour are kept for three days.
     """
-
-    budget_timezone: str = "UTC"
-    """Time zone in which the days and months of budgets (`quota`) begin, such as `Europe/Berlin`."""
 
     audit_retention_days: Days = 1100
     """Time that the audit log, the cost of each task (the ledger) and the use of budgets are kept in the SQL database. 1100 days
     are three years. Grants and balances are kept for good.
     """
 
-    task_result_ttl_ms: Ms = 5 * MINUTE_MS
-    """Time that result and event log are kept after the end, for polls and reconnects. Short, because they are in memory."""
+    budget_timezone: str = "UTC"
+    """Time zone in which the days and months of budgets (`quota`) begin, such as `Europe/Berlin`."""
 
-    structured_output: Literal["off", "strict", "repair", "all"] = "strict"
+    structured_output: Annotated[Literal["off", "strict", "repair", "all"], Off] = "strict"
     """Which finished answers are validated against the JSON schema of `response_format`. `strict`: those of requests with
     `"strict": true`, a promise that OpenAI keeps and not every model server does. `all`: also schemas without `strict`, and
     `json_object`. `off`: none. An answer that does not match fails with `JSON_PARSE_FAILED`. `repair`: as `strict`, and the model
@@ -193,143 +228,81 @@ class Settings(BaseModel):
     others): requests with one are rejected with 400, or the model is not offered it.
     """
 
-    archive: Literal["off", "results", "requests"] = "off"
-    """Whether the SQL database keeps results of async tasks (`results`), and their requests, too (`requests`), for polls after
-    Redis has dropped them. Prompts and answers are then in the database. Results of endpoints are always kept.
-    """
-
-    archive_ttl_ms: Ms = 72 * HOUR_MS
-    """Time that archived results are kept after the end. Redis keeps them as long, until the database has them."""
-
-    idempotency_ttl_ms: Annotated[int, Amount("ms", 0, 7 * DAY_MS)] = DAY_MS
-    """Time from submission that an `Idempotency-Key` names its task, and at least until a minute after its end. Result and event
-    log are kept as long, within `max_retained_size`. 0: the keys are ignored, and each request is a new task. Too short: a late
-    retry pays for a second answer.
-    """
-
-    worker_timeout_ms: Ms | None = None
-    """Time that a task can run once a worker has it. Not set: `max_task_timeout`."""
-
-    lease_ms: Ms = 15 * SECOND_MS
-    """Time until the slots of a lost replica are free again; leases are renewed three times within it. A longer lease survives
-    longer stalls, a shorter one frees slots sooner. At least 3 s.
-    """
-
-    stream_flush_interval_ms: Annotated[int, Amount("ms", 0, SECOND_MS)] = 40
+    stream_flush_interval_ms: Restart[Annotated[int, Amount("ms", 0, SECOND_MS)]] = 40
     """Chunks that arrive within this time are joined into one event; 0 joins none. 40 ms are below what a reader notices, and
     save writes to Redis.
     """
 
-    stream_flush_size: Annotated[int, Field(ge=1, le=1000)] = 8
+    stream_flush_size: Restart[Annotated[int, Field(ge=1, le=1000)]] = 8
     """An event is written as soon as it holds this many chunks."""
 
-    llm_debug: bool = False
+    stream_token_secret: Restart[SecretStr | None] = None
+    """Signs the tokens in `streamUrl`; at least 16 bytes, the same on all replicas. Not set: one is created and shared through
+    Redis.
+    """
+
+    llm_debug: Restart[bool] = False
     """Adds a `debug` event with the payload of each attempt to the event logs. Without effect while `environment` is
     `production`.
     """
 
-    environment: Literal["production", "development"] = "production"
+    environment: Restart[Literal["production", "development"]] = "production"
     """`development` permits `llm_debug`. Production, because that is the safe mistake."""
 
-    max_body_bytes: Bytes = 16 * MIB
-    """Size of a request body; a larger one is rejected with 413. Holds a few images in base64. Bodies of 1 MiB and more are
-    decoded one at a time.
-    """
-
-    max_connections_per_address: Count | None = None
-    """Connections of clients from one address in one process; further ones are closed. Workers do not count once they have
-    connected. Not set: no limit, because behind a proxy all clients have its address; set it where clients connect directly.
-    """
-
-    max_calls_per_caller: Count = 1000
-    """Open requests of one user of a key in one process, waiting ones and streams. Further ones are rejected with 429. It bounds
-    the memory and connections of one client, far above what one needs. Requests whose body names the user (`user_from:
-    body.user`) count for the key until the body is read. The links to one user's tasks (`streamUrl`) can have as many streams in
-    addition, and those to one task 100: raise it if many pages read the tasks of one user.
-    """
-
-    max_output_bytes: Annotated[int, Amount("bytes", MIB, 1024 * MIB)] = 16 * MIB
-    """Size of the output of one task in its event log: chunks with about 120 bytes for each `stream_flush_size` of them, stages,
-    usage, the result. A task that exceeds it fails with `OUTPUT_TOO_LARGE`, and its worker must stop. 16 MiB are more than any
-    text that a model writes; a result with images or audio may need more.
-    """
-
-    no_worker_grace_ms: MsOrZero = 0
-    """Time that tasks are accepted after the last worker of their model has left and, for models in `models` or `upstreams`,
-    after the start of the gateway. 0 answers `No worker available` immediately; a few seconds let a sole worker restart
-    unnoticed. Accepted tasks then wait as long as their own timeouts allow.
-    """
-
-    drain_ms: MsOrZero = 30 * SECOND_MS
-    """Time that running tasks have to finish when the gateway stops. The supervisor must wait at least 15 s longer before it
-    kills: `stop_grace_period` (Docker's default is 10 s), `terminationGracePeriodSeconds` (30 s), `TimeoutStopSec`.
-    """
-
-    log_format: Literal["auto", "json", "human"] = "auto"
+    log_format: Restart[Literal["auto", "json", "human"]] = "auto"
     """Format of the log on stderr; `auto` is `human` on a terminal and `json` elsewhere."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Restart[Literal["debug", "info", "warning", "error"]] = "info"
     """The least severe log lines to write. No level logs prompts, answers or keys."""
 
-    otlp_endpoint: str | None = None
+    otlp_endpoint: Restart[str | None] = None
     """Base URL of an OpenTelemetry collector that accepts OTLP over HTTP (`http://collector:4318`). Needs the extra `otel` (`pip
     install '.[otel]'`). Not set: no traces, and OpenTelemetry is not loaded; the `traceparent` of a request still reaches the
     worker. With a wrong URL spans are lost, with a log line.
     """
 
-    cors_origins: list[str] = []
+    cors_origins: Restart[Listed[str]] = []
     """Web origins (`https://app.example`) whose pages may call the gateway, or `*`. None, because any page that a user visits
     could otherwise use a gateway on loopback.
     """
 
-    allowed_hosts: list[str] = []
+    allowed_hosts: Listed[str] = []
     """Host names that requests can be addressed to, without ports. None: any; without keys only loopback."""
 
-    stream_token_secret: SecretStr | None = None
-    """Signs the tokens in `streamUrl`; at least 16 bytes, the same on all replicas. Not set: one is created and shared through
-    Redis.
-    """
-
-    models: dict[ModelName, ModelSettings] = {}
+    models: Entries[ModelName, ModelSettings] = {}
     """Settings per model."""
 
     queues: dict[Identifier, QueueSettings] = Field(default_factory=lambda: dict(DEFAULT_QUEUES))
     """Settings per queue; entries for the six defaults may be partial."""
 
-    routes: dict[ModelName, RouteSettings] = {}
+    routes: Entries[ModelName, RouteSettings] = {}
     """Names that clients can use as `model` or `template`, and the model, queue, limits and price of each for their tier."""
 
-    templates: dict[ModelName, TemplateSettings] = {}
+    templates: Entries[ModelName, TemplateSettings] = {}
     """Prompts with variables, which clients of `POST /api/tasks` fill in."""
 
-    chains: dict[ModelName, ChainSettings] = {}
+    chains: Entries[ModelName, ChainSettings] = {}
     """Several models under one task, stage by stage; clients of `POST /api/tasks` name them as `chain`."""
 
-    prices: list[PriceSettings] = []
+    prices: Listed[PriceSettings] = []
     """Prices of models, for usage records and keys with a `quota`. A model without a price costs nothing."""
 
-    keys: list[CallerKey] = []
+    keys: Listed[CallerKey] = []
     """API keys. None: open on loopback; elsewhere one is created at the first start."""
 
-    workers: list[WorkerKey] = []
+    workers: Listed[WorkerKey] = []
     """Worker tokens. None: any worker can connect while the gateway has no keys; otherwise one is created at the first start,
     because a worker reads what clients send.
     """
 
-    upstreams: dict[Identifier, UpstreamSettings] = Field(default={}, max_length=64)
+    upstreams: Entries[Identifier, UpstreamSettings] = Field(default={}, max_length=64)
     """Servers and accounts that run models. For each, the gateway starts a worker of this name, and restarts it if it dies. None:
     workers are started by hand, also on other machines.
     """
 
-    endpoints: dict[Identifier, EndpointSettings] = Field(default={}, max_length=MAX_ENDPOINTS)
+    endpoints: Entries[Identifier, EndpointSettings] = Field(default={}, max_length=MAX_ENDPOINTS)
     """External HTTP interfaces that are called in turn, each with its own queue, and the same users and fairness. Others can be
     added at run time (`fairlane endpoint create`).
-    """
-
-    http_worker_slots: int = Field(default=64, ge=0, le=MAX_SLOTS_OF_A_WORKER)
-    """Requests to endpoints that this gateway makes at the same time, over all of them, in a worker that it starts if there are
-    endpoints. Gateways that share a Redis start one each, so their slots add up. 0: none is started, and requests are made by
-    `fairlane worker start --provider http`.
     """
 
     responses: ResponseSettings = ResponseSettings()
@@ -344,11 +317,10 @@ class Settings(BaseModel):
     batches: BatchSettings = BatchSettings()
     """`/v1/batches`: files of requests that are processed in the background."""
 
-    tuning: TuningSettings = TuningSettings()
+    tuning: Restart[TuningSettings] = TuningSettings()
     """Internal times and bounds."""
 
-    _times: Times = PrivateAttr(default_factory=Times.now)
-    _set_by: Origins = PrivateAttr(default_factory=Origins)
+    _origins: Origins = PrivateAttr(default_factory=Origins)
 
     @property
     def max_worker_message_bytes(self) -> int:
@@ -356,20 +328,13 @@ class Settings(BaseModel):
         return max(self.max_body_bytes, self.max_output_bytes) + WORKER_MESSAGE_MARGIN_BYTES
 
     @property
-    def times(self) -> Times:
-        """Return when the configuration was modified and read; among replicas the newest applies."""
-        return self._times
-
-    @property
     def origins(self) -> Origins:
-        """Return the source of each setting."""
-        return self._set_by
+        """Return the sources and times of the settings; among replicas the newest configuration applies."""
+        return self._origins
 
-    def set_source(self, times: Times, origins: Origins | None = None) -> None:
-        """Record when the configuration was modified and read, and the sources of its settings."""
-        self._times = times
-        if origins is not None:
-            self._set_by = origins
+    def set_origins(self, origins: Origins) -> None:
+        """Record the sources and times of the settings."""
+        self._origins = origins
 
     @property
     def loopback(self) -> bool:
@@ -447,11 +412,6 @@ class Settings(BaseModel):
             raise ValueError("is not a valid URL")  # without the URL, which may hold a password
         return value
 
-    @field_validator("archive", mode="before")
-    @classmethod
-    def _off(cls, value: Any) -> Any:
-        return "off" if value is False else value  # YAML reads `off` as false
-
     @field_validator("database_url")
     @classmethod
     def _names_a_database(cls, value: str | None) -> str | None:
@@ -476,23 +436,13 @@ class Settings(BaseModel):
 
     @field_validator("cors_origins")
     @classmethod
-    def _origins(cls, value: list[str]) -> list[str]:
+    def _web_origins(cls, value: list[str]) -> list[str]:
         for origin in value:
             if origin != "*" and not re.fullmatch(r"https?://[^/\s?#@]+", origin):
                 raise ValueError(
                     f"{origin!r} is not an origin such as https://app.example (no path, no trailing slash)"
                 )
         return value
-
-    _entries = field_validator("models", "routes", "templates", "chains", mode="before")(named_entries)
-
-    @field_validator(
-        *("upstreams", "endpoints", "prices", "keys", "workers", "cors_origins", "allowed_hosts"),
-        mode="before",
-    )
-    @classmethod
-    def _nothing_is_none(cls, value: Any, info: ValidationInfo) -> Any:
-        return cls.model_fields[info.field_name or ""].default if value is None else value
 
     @field_validator("queues", mode="before")
     @classmethod
@@ -512,44 +462,35 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        found = contradictions(self)
-        if found:
+        if found := list(contradictions(self)):
             text = "; ".join(message for _, message in found)
             raise PydanticCustomError("contradiction", "{text}", {"text": text, "found": found})
         return self
 
 
-def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
-    """Return the contradictions between settings: for each, their places and the error."""
-    found: list[tuple[list[Loc], str]] = []
+Contradiction = tuple[list[Loc], str]
+"""Settings that do not fit together: their places, and the error."""
 
-    def reject(message: str, *locs: Loc) -> None:
-        found.append((list(locs), message))
 
+def contradictions(settings: Settings) -> Iterator[Contradiction]:
+    """Yield the contradictions between settings."""
     s = settings
     if s.min_task_timeout_ms > s.max_task_timeout_ms:
-        reject(
-            f"min_task_timeout ({text_of('ms', s.min_task_timeout_ms)}) is above "
-            f"max_task_timeout ({text_of('ms', s.max_task_timeout_ms)})",
-            ("min_task_timeout",),
-            ("max_task_timeout",),
+        least, most = text_of("ms", s.min_task_timeout_ms), text_of("ms", s.max_task_timeout_ms)
+        yield (
+            [("min_task_timeout",), ("max_task_timeout",)],
+            f"min_task_timeout ({least}) is above max_task_timeout ({most})",
         )
     if s.tuning.grant_ack_ms > s.lease_ms:
-        reject(f"lease must be at least {text_of('ms', s.tuning.grant_ack_ms)}", ("lease",))
-    _check_queues(settings, reject)
-    _check_routes(settings, reject)
-    _check_templates(settings, reject)
-    _check_chains(settings, reject)
-    _check_prices(settings, reject)
-    _check_keys(settings, reject)
-    _check_endpoints(settings, reject)
-    return found
+        yield [("lease",)], f"lease must be at least {text_of('ms', s.tuning.grant_ack_ms)}"
+    for check in (_of_queues, _of_routes, _of_templates, _of_chains, _of_prices, _of_keys, _of_endpoints):
+        yield from check(settings)
 
 
-def _check_endpoints(settings: Settings, reject: Reject) -> None:
-    names: list[Loc] = [("models", name) for name in settings.models]
-    names += [("routes", name) for name in settings.routes]
-    names += [("templates", name) for name in settings.templates]
+def _of_endpoints(settings: Settings) -> Iterator[Contradiction]:
+    names: list[Loc] = [
+        (kind, name) for kind in ("models", "routes", "templates") for name in getattr(settings, kind)
+    ]
     names += [
         ("upstreams", name, "models", model)
         for name, upstream in settings.upstreams.items()
@@ -557,21 +498,17 @@ def _check_endpoints(settings: Settings, reject: Reject) -> None:
     ]
     for loc in names:
         if is_reserved(str(loc[-1])):
-            reject(f"a name that begins with {ENDPOINT} is an endpoint's: configure it under endpoints", loc)
+            yield [loc], f"a name that begins with {ENDPOINT} is an endpoint's: configure it under endpoints"
     for name, endpoint in settings.endpoints.items():
         for message, which in unusable_endpoint(name, endpoint, settings.endpoints, settings.tiers):
-            reject(message, ("endpoints", name, which))
+            yield [("endpoints", name, which)], message
 
 
 def unusable_endpoint(
     name: str, endpoint: EndpointSettings, others: Mapping[str, EndpointSettings], tiers: Collection[str]
 ) -> list[tuple[str, str]]:
     """Return the errors of an endpoint among `others`, each with its field."""
-    found = [
-        (f"no queue has the tier {tier!r}; there are {', '.join(sorted(tiers))}", "tiers")
-        for tier in endpoint.tiers
-        if tier not in tiers
-    ]
+    found = [(_no_queue(tier, tiers), "tiers") for tier in endpoint.tiers if tier not in tiers]
     for other, its in others.items():
         both = sorted(set(endpoint.methods) & set(its.methods))
         if other != name and its.url == endpoint.url and both:
@@ -579,107 +516,104 @@ def unusable_endpoint(
     return found
 
 
-def _check_prices(settings: Settings, reject: Reject) -> None:
+def _of_prices(settings: Settings) -> Iterator[Contradiction]:
     starts: dict[tuple[str, int | None], int] = {}
     for at, entry in enumerate(settings.prices):
         other = starts.setdefault((entry.model, entry.since), at)
         if other != at:
-            reject(f"two prices of {entry.model!r} start at the same time", ("prices", other), ("prices", at))
+            yield (
+                [("prices", other), ("prices", at)],
+                f"two prices of {entry.model!r} start at the same time",
+            )
 
 
-def _check_queues(settings: Settings, reject: Reject) -> None:
+def _of_queues(settings: Settings) -> Iterator[Contradiction]:
     owners: dict[tuple[str, str], str] = {}
     for name, queue in settings.queues.items():
         other = owners.setdefault((queue.tier, queue.mode), name)
         if other != name:
-            reject(f"queues {other} and {name} have the same tier and mode", ("queues", name))
+            yield [("queues", name)], f"queues {other} and {name} have the same tier and mode"
     for tier in sorted(settings.tiers):
-        missing = [mode for mode in MODES if (tier, mode) not in owners]
-        if missing:
+        if missing := [mode for mode in MODES if (tier, mode) not in owners]:
             example = next(name for name, queue in settings.queues.items() if queue.tier == tier)
-            reject(
-                f"tier {tier!r} has no queue of mode {' and '.join(missing)}: add one", ("queues", example)
-            )
+            message = f"tier {tier!r} has no queue of mode {' and '.join(missing)}: add one"
+            yield [("queues", example)], message
 
 
-def _check_routes(settings: Settings, reject: Reject) -> None:
+def _of_routes(settings: Settings) -> Iterator[Contradiction]:
     tiers = settings.tiers
     for name, model in settings.models.items():
         if name in model.fallbacks:
-            reject(f"{name!r} falls back to itself", ("models", name, "fallbacks"))
-        _check_runs(model.fallbacks, ("models", name, "fallbacks"), reject)
+            yield [("models", name, "fallbacks")], f"{name!r} falls back to itself"
+        yield from _of_names(model.fallbacks, ("models", name, "fallbacks"))
     for name, route in settings.routes.items():
         where: tuple[str, ...] = ("routes", name)
         for place, rule in route.rules():
             at = (*where, *place)
-            said = settings.templates.get(rule.template or route.template or name)
-            asked = max(said.output_tokens, default=0) if said else 0
+            template = settings.templates.get(rule.template or route.template or name)
+            asked = max(template.output_tokens, default=0) if template else 0
             if rule.max_output_tokens and asked > rule.max_output_tokens:
-                reject(
+                yield (
+                    [(*at, "max_output_tokens")],
                     f"its template asks for {asked} tokens, more than the route allows: each request would fail",
-                    (*at, "max_output_tokens"),
                 )
-            _check_runs([rule.model] if rule.model else [], (*at, "model"), reject)
-            _check_runs(rule.fallbacks or [], (*at, "fallbacks"), reject)
+            yield from _of_names([rule.model] if rule.model else [], (*at, "model"))
+            yield from _of_names(rule.fallbacks or [], (*at, "fallbacks"))
             if "tiers" in place and place[-1] not in tiers:
-                reject(f"no queue has the tier {place[-1]!r}; there are {', '.join(sorted(tiers))}", at)
+                yield [at], _no_queue(place[-1], tiers)
         for tier in sorted(tiers):
             own = route.tiers.get(tier)
             if not (route.model or (own and own.model)):
-                reject(f"it has no model for the tier {tier!r}: set `model`", where)
+                yield [where], f"it has no model for the tier {tier!r}: set `model`"
                 break
-        for template in sorted({rule.template for _, rule in route.rules() if rule.template}):
-            if template not in settings.templates:
+        for named in sorted({rule.template for _, rule in route.rules() if rule.template}):
+            if named not in settings.templates:
                 hint = ", ".join(sorted(settings.templates)) or "none"
-                reject(f"there is no template {template!r}; there are {hint}", (*where, "template"))
+                yield [(*where, "template")], f"there is no template {named!r}; there are {hint}"
 
 
-def _check_runs(models: list[str], place: tuple[str, ...], reject: Reject) -> None:
-    """Reject invalid names of models: a worker would send them to its upstream."""
+def _of_names(models: list[str], place: Loc) -> Iterator[Contradiction]:
+    """Yield the invalid names of models: a worker would send them to its upstream."""
     for model in models:
         if model == ANY_MODEL or not model.isprintable() or is_reserved(model):
-            reject(f"{model[:40]!r} is not the name of a model", place)
+            yield [place], f"{model[:40]!r} is not the name of a model"
 
 
-def _check_templates(settings: Settings, reject: Reject) -> None:
+def _no_queue(tier: str, tiers: Collection[str]) -> str:
+    return f"no queue has the tier {tier!r}; there are {', '.join(sorted(tiers))}"
+
+
+def _of_templates(settings: Settings) -> Iterator[Contradiction]:
     for name, template in settings.templates.items():
         if not template.messages and not template.locales:
-            reject("it has no messages: set `messages`, or `locales`", ("templates", name))
+            yield [("templates", name)], "it has no messages: set `messages`, or `locales`"
         elif not template.messages and template.default_locale not in template.locales:
-            sentence = "without `messages`, `default_locale` must be one of its locales"
-            reject(sentence, ("templates", name, "default_locale"))
+            message = "without `messages`, `default_locale` must be one of its locales"
+            yield [("templates", name, "default_locale")], message
         else:
             try:
                 template.compiled(name)
             except TemplateError as error:
-                reject(str(error), ("templates", name))
+                yield [("templates", name)], str(error)
 
 
-def _check_chains(settings: Settings, reject: Reject) -> None:
+def _of_chains(settings: Settings) -> Iterator[Contradiction]:
     if not settings.chains:
         return
-    templates = {}
-    for name, template in settings.templates.items():
-        try:
-            templates[name] = template.compiled(name)
-        except (TemplateError, KeyError):
-            return  # that is reported
+    try:
+        templates = {name: template.compiled(name) for name, template in settings.templates.items()}
+    except (TemplateError, KeyError):
+        return  # that is reported
     for name, chain in settings.chains.items():
         for number, wrong in stage_errors(chain, templates, settings.routes):
             stage = chain.stages[number].name
             place = tuple(wrong.member.split(".", 1)) if wrong.member else ()
-            reject(f"stage {stage!r}: {wrong.sentence}", ("chains", name, "stages", number, *place))
+            yield [("chains", name, "stages", number, *place)], f"stage {stage!r}: {wrong.sentence}"
 
 
 def unusable_routes(settings: Settings) -> list[str]:
     """Return the errors of routes and models, each with its place."""
-    found: list[str] = []
-
-    def reject(message: str, *locs: Loc) -> None:
-        found.extend(f"{'.'.join(map(str, loc))}: {message}" for loc in locs[:1])
-
-    _check_routes(settings, reject)
-    return found
+    return [f"{'.'.join(map(str, locs[0]))}: {message}" for locs, message in _of_routes(settings)]
 
 
 def _led_to(settings: Settings) -> dict[str, set[str]]:
@@ -706,7 +640,7 @@ def notes(settings: Settings) -> list[str]:
                 f"queues.{name}.admission is adaptive without a max_wait or max_queue_wait: a task is refused "
                 "only when the predicted wait exceeds its caller's own deadline"
             )
-    unpriced = Unpriced(settings, settings.times.read_ms)
+    unpriced = Unpriced(settings, settings.origins.read_ms)
     for key in settings.keys:
         if key.quota and (which := unpriced(key.models)):
             found.append(
@@ -752,62 +686,50 @@ class Unpriced:
         return ", ".join(sorted(models)[:5]) + (", …" if len(models) > 5 else "")
 
 
-def _check_keys(settings: Settings, reject: Reject) -> None:
-    tiers = settings.tiers
-    hashes = Counter([*(key.sha256 for key in settings.keys), *(key.sha256 for key in settings.workers)])
-    both: list[tuple[str, Sequence[CallerKey | WorkerKey]]]
-    both = [("keys", settings.keys), ("workers", settings.workers)]
-    for kind, keys in both:
+def _of_keys(settings: Settings) -> Iterator[Contradiction]:
+    kinds: dict[str, Sequence[CallerKey | WorkerKey]] = {"keys": settings.keys, "workers": settings.workers}
+    hashes = Counter(key.sha256 for keys in kinds.values() for key in keys)
+    for kind, keys in kinds.items():
         ids = Counter(key.id for key in keys)
         for at, key in enumerate(keys):
-            for message, name in unusable_key(key, tiers):
-                reject(message, (kind, at, *name.split(".")))
+            for name, message in unusable_key(key, settings.tiers).items():
+                yield [(kind, at, *name.split("."))], message
             if isinstance(key, CallerKey) and key.signing != bool(key.signing_key):
-                sentence = "signing and signing_key belong together: `fairlane key create signing=true --print` makes both"
-                reject(sentence, (kind, at, "signing_key" if key.signing_key else "signing"))
+                message = "signing and signing_key belong together: `fairlane key create signing=true --print` makes both"
+                yield [(kind, at, "signing_key" if key.signing_key else "signing")], message
             if ids[key.id] > 1:
-                reject(f"the id {key.id!r} is used more than once", (kind, at, "id"))
+                yield [(kind, at, "id")], f"the id {key.id!r} is used more than once"
             if hashes[key.sha256] > 1:
-                reject(f"the sha256 of {key.id!r} is used more than once", (kind, at, "sha256"))
+                yield [(kind, at, "sha256")], f"the sha256 of {key.id!r} is used more than once"
 
 
-def unusable_key(key: CallerKey | WorkerKey, tiers: Collection[str]) -> list[tuple[str, str]]:
-    """Return the errors of a key, each with its field, with dots."""
-    found: list[tuple[str, str]] = []
-    if isinstance(key, CallerKey):
-        if key.user_from and not key.delegating:
-            found.append(("only a delegating key has users", "user_from"))
-        if key.user_limits != KeyLimits() and not key.delegating:
-            sentence = "only a delegating key has several users: set `limits`, or make the key delegating"
-            found.append((sentence, "user_limits"))
-        if key.signing and not key.delegating:
-            found.append(("only a delegating key signs tokens, as they name users", "signing"))
-        if key.tier not in tiers:
-            sentence = f"no queue has the tier {key.tier!r}; there are {', '.join(sorted(tiers))}"
-            found.append((sentence, "tier"))
-        if key.quota is not None:
-            found += [
-                (sentence, f"quota.{name}") for sentence, name in _unusable_quota(key, key.quota, tiers)
-            ]
-    return found
-
-
-def _unusable_quota(key: CallerKey, quota: KeyQuota, tiers: Collection[str]) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    if quota.of == "user" and not key.delegating:
-        found.append(
-            ("only a delegating key has several users: set `of: key`, or make the key delegating", "of")
-        )
-    if quota.budget is not None and quota.per is None:
-        found.append(("a budget needs `per`: day or month", "per"))
-    if quota.per is not None and quota.budget is None:
-        found.append(("`per` is the period of a budget: set `budget`, too", "budget"))
-    if quota.otherwise is not None and quota.otherwise not in tiers:
-        sentence = f"no queue has the tier {quota.otherwise!r}; there are {', '.join(sorted(tiers))}"
-        found.append((sentence, "otherwise"))
-    elif quota.otherwise == key.tier and not key.delegating:
-        found.append(("it is the tier of the key itself: set another one", "otherwise"))
-    return found
+def unusable_key(key: CallerKey | WorkerKey, tiers: Collection[str]) -> dict[str, str]:
+    """Return the errors of a key, by the field, with dots."""
+    if isinstance(key, WorkerKey):
+        return {}
+    one_user, quota = not key.delegating, key.quota or KeyQuota()
+    several = "only a delegating key has several users: set {}, or make the key delegating"
+    errors: list[tuple[object, str, str]] = [
+        (one_user and key.user_from, "user_from", "only a delegating key has users"),
+        (one_user and key.user_limits != KeyLimits(), "user_limits", several.format("`limits`")),
+        (one_user and key.signing, "signing", "only a delegating key signs tokens, as they name users"),
+        (key.tier not in tiers, "tier", _no_queue(key.tier, tiers)),
+        (one_user and quota.of == "user", "quota.of", several.format("`of: key`")),
+        (quota.budget is not None and not quota.per, "quota.per", "a budget needs `per`: day or month"),
+        (
+            *(quota.per and quota.budget is None, "quota.budget"),
+            "`per` is the period of a budget: set `budget`, too",
+        ),
+        (
+            *(one_user and quota.otherwise == key.tier, "quota.otherwise"),
+            "it is the tier of the key itself: set another one",
+        ),
+        (
+            *(quota.otherwise and quota.otherwise not in tiers, "quota.otherwise"),
+            _no_queue(quota.otherwise or "", tiers),
+        ),
+    ]
+    return {field: message for wrong, field, message in errors if wrong}
 
 
 @functools.lru_cache(1024)

@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import functools
 import re
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -133,6 +133,19 @@ def named_entries(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: {} if entry is None else entry for name, entry in value.items()}
     return {} if value is None else value
+
+
+Name = TypeVar("Name")
+Value = TypeVar("Value")
+Entries = Annotated[dict[Name, Value], BeforeValidator(named_entries)]
+"""Settings by name."""
+Listed = Annotated[list[Value], BeforeValidator(lambda value: [] if value is None else value)]
+"""A list; nothing at all has no entries."""
+Off = BeforeValidator(lambda value: "off" if value is False else value)
+"""Of a setting that can be `off`, which YAML reads as false."""
+NEEDS_RESTART = "needs a restart"
+Restart = Annotated[Value, NEEDS_RESTART]
+"""A setting that only a restart applies; SIGHUP applies the others."""
 
 
 def part_of(field: FieldInfo) -> type[BaseModel] | None:

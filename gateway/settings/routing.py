@@ -7,6 +7,7 @@ from pydantic import Field, JsonValue, field_validator
 
 from fairlane.gateway.settings.parts import (
     MAX_FALLBACKS,
+    Entries,
     Identifier,
     Mode,
     ModelName,
@@ -15,7 +16,6 @@ from fairlane.gateway.settings.parts import (
     Rates,
     SettingsPart,
     Tokens,
-    named_entries,
 )
 
 if TYPE_CHECKING:
@@ -64,10 +64,8 @@ class RouteRule(SettingsPart):
 class RouteVariant(RouteRule):
     """Values of a route for all tiers, and for single ones."""
 
-    tiers: dict[Identifier, RouteRule] = Field(default={})
+    tiers: Entries[Identifier, RouteRule] = Field(default={})
     """Other values for single tiers."""
-
-    _entries = field_validator("tiers", mode="before")(named_entries)
 
 
 class RouteSettings(RouteVariant):

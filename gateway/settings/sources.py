@@ -10,15 +10,14 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
 
 from fairlane.gateway.settings.model import Settings
 from fairlane.gateway.settings.parts import part_of
 from fairlane.gateway.settings.provenance import Loc
-from fairlane.gateway.settings.units import WRITTEN, external_name
+from fairlane.gateway.settings.units import external_name
 
 ENV_PREFIX = "FAIRLANE_"
 DEFAULT_FILE = Path("fairlane.yaml")
@@ -28,33 +27,24 @@ OTHER_NAMES = frozenset(
 )
 """Our variables that are not settings: the command line, workers and clients' programs read them."""
 
-
-@dataclass(frozen=True, slots=True)
-class SeedName:
-    """A variable without prefix that sets `setting`; `unit`: that of its plain number."""
-
-    variable: str
-    setting: str
-    unit: Literal["", "ms", "s"] = ""
-
-
-SEED_NAMES = (
-    SeedName("TASK_TIMEOUT_MS", "task_timeout_ms", "ms"),
-    SeedName("MIN_TASK_TIMEOUT_MS", "min_task_timeout_ms", "ms"),
-    SeedName("MAX_TASK_TIMEOUT_MS", "max_task_timeout_ms", "ms"),
-    SeedName("MAX_QUEUE_LENGTH", "max_queue_length"),
-    SeedName("QUEUE_MAX_SIZE", "max_queue_length"),
-    SeedName("MAX_QUEUE_WAIT_MS", "max_queue_wait_ms", "ms"),
-    SeedName("TASK_RESULT_TTL_MS", "task_result_ttl_ms", "ms"),
-    SeedName("STREAM_TTL_SECONDS", "task_result_ttl_ms", "s"),
-    SeedName("WORKER_TIMEOUT_MS", "worker_timeout_ms", "ms"),
-    SeedName("CONCURRENCY_LOCK_TIMEOUT_MS", "lease_ms", "ms"),
-    SeedName("STREAM_FLUSH_INTERVAL_MS", "stream_flush_interval_ms", "ms"),
-    SeedName("STREAM_FLUSH_SIZE", "stream_flush_size"),
-    SeedName("LLM_DEBUG", "llm_debug"),
-    SeedName("OTEL_EXPORTER_OTLP_ENDPOINT", "otlp_endpoint"),
-)
-"""If two set the same thing, the first one counts."""
+SEED_NAMES = {
+    "TASK_TIMEOUT_MS": "task_timeout_ms",
+    "MIN_TASK_TIMEOUT_MS": "min_task_timeout_ms",
+    "MAX_TASK_TIMEOUT_MS": "max_task_timeout_ms",
+    "MAX_QUEUE_LENGTH": "max_queue_length",
+    "QUEUE_MAX_SIZE": "max_queue_length",
+    "MAX_QUEUE_WAIT_MS": "max_queue_wait_ms",
+    "TASK_RESULT_TTL_MS": "task_result_ttl_ms",
+    "STREAM_TTL_SECONDS": "task_result_ttl_ms",
+    "WORKER_TIMEOUT_MS": "worker_timeout_ms",
+    "CONCURRENCY_LOCK_TIMEOUT_MS": "lease_ms",
+    "STREAM_FLUSH_INTERVAL_MS": "stream_flush_interval_ms",
+    "STREAM_FLUSH_SIZE": "stream_flush_size",
+    "LLM_DEBUG": "llm_debug",
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "otlp_endpoint",
+}
+"""The settings of the variables without prefix. A plain number has the unit of the variable's name. If two set the same thing,
+the first one counts."""
 
 NAMES: Mapping[str, str] = {external_name(name): name for name in Settings.model_fields}
 """The top-level settings: what code calls each, by the name in files."""
@@ -62,13 +52,12 @@ _GROUPS = {name: field for name, field in Settings.model_fields.items() if part_
 SINGLE = frozenset(name for name, field in _GROUPS.items() if part_of(field) is field.annotation)
 """Groups without names: there is one of each."""
 NESTED = ("models", "queues", "upstreams")
-"""Groups with names; a variable can set one value of one entry."""
-FILE_ONLY = frozenset(_GROUPS) - SINGLE - frozenset(NESTED)
-"""Groups that only the file sets."""
+"""Groups with names; a variable can set one value of one entry. Only the file sets the other groups with names."""
 _TEXT_LISTS = ("cors_origins", "allowed_hosts", "fallbacks", "models", "task_types", "allow_private")
 
 _KUBERNETES = re.compile(
-    r"FAIRLANE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+    r"FAIRLANE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=.*"
+    r"|FAIRLANE_(\w+_)?PORT=(tcp|udp|sctp)://.*"
 )
 """Kubernetes sets these in every pod of a namespace with a service whose name begins with `fairlane`."""
 
@@ -126,29 +115,24 @@ def read_flags(overrides: Mapping[str, Any]) -> Source:
 def read_file(config: Path | None) -> Source:
     """The YAML file, which must exist when it is named; without a name, `./fairlane.yaml` if there is one."""
     path = config or DEFAULT_FILE
-
-    def rejected(message: str) -> Source:
-        return Source({}, dotted, [Problem(str(path), message)])
-
+    tree, modified_ms, problem = None, None, ""
     try:
         modified_ms = path.stat().st_mtime_ns // 1_000_000
-        text = path.read_text(encoding="utf-8")
+        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except FileNotFoundError:
-        return rejected("there is no such file") if config else Source({}, dotted)
-    except (OSError, UnicodeDecodeError) as problem:
-        return rejected(f"cannot be read ({problem})")
-    try:
-        tree = yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
-    except yaml.MarkedYAMLError as problem:
-        line = f"line {problem.problem_mark.line + 1}: " if problem.problem_mark else ""
-        return rejected(f"{line}not valid YAML ({problem.problem})")
+        problem = "there is no such file" if config else ""
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"cannot be read ({error})"
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        problem = f"{line}not valid YAML ({error.problem})"
     except (yaml.YAMLError, RecursionError, ValueError):  # (ValueError: a number of thousands of digits)
-        return rejected("not valid YAML")
-    if tree is None:
-        tree = {}
-    if not isinstance(tree, dict):
-        return rejected("must hold settings by name, such as `port: 8080`")
-    values = {str(name): value for name, value in tree.items()}
+        problem = "not valid YAML"
+    if not isinstance(tree, dict | None):
+        problem = "must hold settings by name, such as `port: 8080`"
+    if problem:
+        return Source({}, dotted, [Problem(str(path), problem)])
+    values = {str(name): value for name, value in (tree or {}).items()}
     return Source(values, lambda loc: f"{path}: {dotted(loc)}", modified_ms=modified_ms)
 
 
@@ -189,57 +173,42 @@ def read_own_names(environ: Mapping[str, str], file: Source) -> Source:
     variables: dict[Loc, str] = {}
     problems: list[Problem] = []
     for variable, text in sorted(environ.items()):
-        if not variable.startswith(ENV_PREFIX) or not text or _is_not_a_setting(variable, text):
+        if not variable.startswith(ENV_PREFIX) or not text or variable in OTHER_NAMES:
             continue
-        path = variable.removeprefix(ENV_PREFIX).lower().split("__")
-        name = path[0]
+        if _KUBERNETES.fullmatch(f"{variable}={text}"):
+            continue
+        name, *inner = path = variable.removeprefix(ENV_PREFIX).lower().split("__")
         if name not in NAMES:
             hint = suggestion(name, NAMES, env_name)
             problems.append(Problem(variable, "unknown setting" + hint))
-        elif (
-            len(path) != (3 if name in NESTED else 2 if name in SINGLE else 1)
-            or name in FILE_ONLY
-            or "" in path
-        ):
+            continue
+        levels = 2 if name in NESTED else 1 if name in SINGLE else 0
+        if len(inner) != levels or "" in path or (name in _GROUPS and not levels):
             problems.append(Problem(variable, f"is not a variable; set {name} in the file"))
-        else:
-            if name in NESTED:
-                path[1] = _spelled_as_in(file.tree.get(name), path[1])
-            variables[tuple(path)] = variable
-            _insert(tree, path, _decode(path, text))
-    return Source(tree, lambda loc: _variable_of(loc, variables), problems)
+            continue
+        if name in NESTED:
+            entries = file.tree.get(name)
+            named = entries if isinstance(entries, dict) else {}
+            known = {re.sub(r"\W", "_", str(one)).lower(): str(one) for one in named}
+            path[1] = known.get(path[1], path[1])
+        variables[tuple(path)] = variable
+        into = tree
+        for part in path[:-1]:
+            into = into.setdefault(part, {})
+        into[path[-1]] = _value(path[-1], text)
+
+    def place(loc: Loc) -> str:
+        same = {path: [a == b for a, b in zip(path, loc, strict=False)] for path in variables}
+        path = max(variables, key=lambda path: [*same[path], False].index(False))
+        return variables[path] + ("" if path == loc[: len(path)] else f" ({dotted(loc)})")
+
+    return Source(tree, place, problems)
 
 
-def _is_not_a_setting(variable: str, text: str) -> bool:
-    kubernetes_port = variable.endswith("PORT") and re.match(r"(tcp|udp|sctp)://", text)
-    return variable in OTHER_NAMES or bool(kubernetes_port) or bool(_KUBERNETES.fullmatch(variable))
-
-
-def _spelled_as_in(entries: Any, name: str) -> str:
-    for known in entries if isinstance(entries, dict) else ():
-        if re.sub(r"\W", "_", str(known)).lower() == name:
-            return str(known)
-    return name
-
-
-def _decode(path: list[str], text: str) -> Any:
-    if path[-1] in _TEXT_LISTS:
+def _value(name: str, text: str) -> Any:
+    if name in _TEXT_LISTS:
         return [part.strip() for part in text.split(",")]
     return None if text.lower() in ("none", "null") else text
-
-
-def _insert(tree: dict[str, Any], path: list[str], value: Any) -> None:
-    for part in path[:-1]:
-        tree = tree.setdefault(part, {})
-    tree[path[-1]] = value
-
-
-def _variable_of(loc: Loc, variables: Mapping[Loc, str]) -> str:
-    for end in range(len(loc), 0, -1):
-        for path, variable in variables.items():
-            if path[:end] == loc[:end]:
-                return variable if path == loc[:end] else f"{variable} ({dotted(loc)})"
-    return dotted(loc)
 
 
 def env_name(setting: str) -> str:
@@ -247,33 +216,18 @@ def env_name(setting: str) -> str:
     return ENV_PREFIX + external_name(setting).upper()
 
 
-@dataclass(frozen=True, slots=True)
-class Ignored:
-    """A variable of SEED_NAMES whose value cannot be used."""
-
-    seed: SeedName
-    text: str
-    why: str
-
-
-def read_seed_names(environ: Mapping[str, str]) -> tuple[dict[str, SeedName], Source, list[Ignored]]:
-    """The variables without prefix: which one sets a field, what they set, and what is ignored and why."""
-    chosen: dict[str, SeedName] = {}
+def read_seed_names(environ: Mapping[str, str], ignored: dict[str, str]) -> Source:
+    """Return what the variables without prefix set, except those in `ignored`; add those to it that are no number, with the
+    reason."""
     tree: dict[str, Any] = {}
-    ignored: list[Ignored] = []
-    for seed in SEED_NAMES:
-        text = environ.get(seed.variable, "")
-        if not text or seed.setting in chosen:
+    variables: dict[str, str] = {}
+    for variable, setting in SEED_NAMES.items():
+        text, name = environ.get(variable, ""), external_name(setting)
+        if not text or variable in ignored or name in tree:
             continue
-        adapter = TypeAdapter[Any](Settings.model_fields[seed.setting].rebuild_annotation())
-        try:
-            value = f"{int(text)}{seed.unit}" if seed.unit else text
-            adapter.validate_python(value, context=WRITTEN)
-        except ValidationError as problem:
-            ignored.append(Ignored(seed, text, problem.errors()[0]["msg"]))
-        except ValueError:
-            ignored.append(Ignored(seed, text, "Input should be a whole number"))
+        unit = {"MS": "ms", "SECONDS": "s"}.get(variable.rpartition("_")[2], "")
+        if unit and not re.fullmatch("[0-9]{1,15}", text):
+            ignored[variable] = "should be a whole number"
         else:
-            chosen[seed.setting] = seed
-            tree[external_name(seed.setting)] = value
-    return chosen, Source(tree, lambda loc: chosen[NAMES[str(loc[0])]].variable), ignored
+            tree[name], variables[name] = text + unit, variable
+    return Source(tree, lambda loc: variables[str(loc[0])])

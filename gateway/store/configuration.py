@@ -54,7 +54,7 @@ class ConfigurationMonitor(Periodic):
         `link`: a connection that is being made. Raises StoreError.
         """
         mine = self._current.settings
-        version = Version(mine.times.modified_ms, max(mine.times.read_ms, self._current.endpoints_ms))
+        version = Version(mine.origins.modified_ms, max(mine.origins.read_ms, self._current.endpoints_ms))
         state = await self._scheduler.configure(*configured(mine), version, link)
         effective = state.effective
         overruled_by = effective.hash if state.outcome == "older" else ""

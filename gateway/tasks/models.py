@@ -82,7 +82,7 @@ class Models:
             raise type_not_offered(task.asked or task.model, MEDIA[task.task_type], task.task_type)
 
     def _row(self, name: str, *, configured: bool) -> dict[str, Any]:
-        configured_s = self._current.settings.times.modified_ms // 1000 if configured else 0
+        configured_s = self._current.settings.origins.modified_ms // 1000 if configured else 0
         created = configured_s or self._since
         row: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "fairlane"}
         return row | self._described.get(name, {})

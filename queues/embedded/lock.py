@@ -24,27 +24,14 @@ _ALIVE_GRACE_S = 1.0
 class DataDirInUseError(Exception):
     """Another gateway, or what is left of one, uses the directory."""
 
-    def __init__(self, data_dir: Path, gateway: int | None, server: int | None, gateway_alive: bool) -> None:
-        self.data_dir, self.gateway, self.server = data_dir, gateway, server
-        if gateway_alive or server is None:
-            who = f"another gateway (process {gateway})" if gateway else "another gateway"
-            message = (
-                f"the data directory {data_dir} is in use by {who}: stop it or choose another --data-dir"
-            )
-        else:
-            message = (
-                f"the data directory {data_dir} is still in use by the Redis server (process {server}) of a "
-                f"gateway that has ended: end that server or choose another --data-dir"
-            )
-        super().__init__(message)
-
 
 class DataLock:
     """The held lock. `left` is what the last holder noted in it, {} for a new directory."""
 
-    def __init__(self, fd: int, left: dict[str, Any]) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.left = left
+        self.left = _read(fd)
+        self.note()
 
     @classmethod
     async def acquire(cls, data_dir: Path, timeout_s: float) -> "DataLock":
@@ -53,32 +40,27 @@ class DataLock:
         Waits up to `timeout_s` for the server of a gateway that has ended, and only a second for a gateway
         that lives. Raises DataDirInUseError.
         """
-        path = data_dir / LOCK_FILE
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         try:
-            loop = asyncio.get_running_loop()
-            started = loop.time()
-            while not _try_lock(fd):
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return cls(fd)
                 noted = _read(fd)
-                gateway, server = _pid(noted, "gateway"), _pid(noted, "server")
-                alive = gateway is not None and _is_alive(gateway)
-                waited = loop.time() - started
-                if waited >= (min(_ALIVE_GRACE_S, timeout_s) if alive else timeout_s):
-                    raise DataDirInUseError(data_dir, gateway, server, alive)
+                alive = _is_alive(noted.get("gateway"))
+                if loop.time() - started >= (min(_ALIVE_GRACE_S, timeout_s) if alive else timeout_s):
+                    raise DataDirInUseError(_in_use(data_dir, noted, alive))
                 await asyncio.sleep(_POLL_S)
         except BaseException:
             os.close(fd)
             raise
-        lock = cls(fd, _read(fd))
-        lock.note(gateway=os.getpid())
-        return lock
 
     def note(self, **facts: Any) -> None:
-        """Replace what the file says about the holder: `gateway` and `server` (process ids), `run_dir`."""
-        text = (
-            json.dumps(facts).encode().ljust(os.fstat(self.fd).st_size)
-        )  # one write: who reads now finds it whole
-        os.pwrite(self.fd, text, 0)
+        """Replace what the file says about the holder: the process id of its `server`, and its `run_dir`."""
+        text = json.dumps({"gateway": os.getpid(), **facts}).encode()
+        os.pwrite(self.fd, text.ljust(os.fstat(self.fd).st_size), 0)  # one write: a reader finds it whole
 
     def release(self) -> None:
         """Give the lock back; it stays taken while a process that inherited it lives. May be repeated."""
@@ -87,12 +69,14 @@ class DataLock:
             self.fd = -1
 
 
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _in_use(data_dir: Path, noted: dict[str, Any], alive: bool) -> str:
+    if alive or "server" not in noted:
+        gateway = f"another gateway (process {noted.get('gateway', 'unknown')})"
+        return f"the data directory {data_dir} is in use by {gateway}: stop it or choose another --data-dir"
+    return (
+        f"the data directory {data_dir} is still in use by the Redis server (process {noted['server']}) of a "
+        f"gateway that has ended: end that server or choose another --data-dir"
+    )
 
 
 def _read(fd: int) -> dict[str, Any]:
@@ -102,15 +86,10 @@ def _read(fd: int) -> dict[str, Any]:
     return noted if isinstance(noted, dict) else {}
 
 
-def _pid(noted: dict[str, Any], who: str) -> int | None:
-    pid = noted.get(who)
-    return pid if isinstance(pid, int) and pid > 0 else None
-
-
-def _is_alive(pid: int) -> bool:
+def _is_alive(pid: Any) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, TypeError):
         return False
     except PermissionError:
         return True

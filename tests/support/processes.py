@@ -21,7 +21,8 @@ from tests.support.serving import http_client, until
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from fairlane.gateway.settings import TuningSettings, external, external_name
+from fairlane.gateway.settings import external, external_name
+from fairlane.gateway.settings.parts import TuningSettings
 
 START_S = 40.0
 NO_PROXIES = {"NO_PROXY": "*", "no_proxy": "*"}

@@ -16,7 +16,8 @@ from tests.support.databases import place_database
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.process.server import make_server
 from fairlane.gateway.runtime import Gateway, open_gateway
-from fairlane.gateway.settings import Settings, TuningSettings, WorkerKey
+from fairlane.gateway.settings import Settings, WorkerKey
+from fairlane.gateway.settings.parts import TuningSettings
 
 DEADLINE_S = 15.0
 WORKER_TOKEN = "the-token-of-the-tests-workers"

@@ -64,11 +64,11 @@ async def test_images_without_a_model_are_of_the_only_one(gateway: Start) -> Non
 async def test_a_configured_model_was_created_when_it_was_configured(redis_url: str, tmp_path: Path) -> None:
     async with talking(redis_url, tmp_path, models={"m": {}}) as talk, talk.worker():
         row = (await talk.http.get("/v1/models/m")).json()
-        times = talk.served.gateway.tasks.settings.times
+        origins = talk.served.gateway.tasks.settings.origins
         assert row == {
             "id": "m",
             "object": "model",
-            "created": times.modified_ms // 1000,
+            "created": origins.modified_ms // 1000,
             "owned_by": "fairlane",
         }
 

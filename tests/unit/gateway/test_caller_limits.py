@@ -167,6 +167,6 @@ def test_an_empty_or_missing_limit_is_none() -> None:
 
 def test_the_settings_in_force_show_limits_where_there_are_any() -> None:
     keys = [CallerKey(id="a", sha256=SHA, limits=KeyLimits(max_running=2, requests_per_day=5))]
-    found = flatten(Settings(keys=[*keys, CallerKey(id="b", sha256=digest("b"))]), {"keys"})
+    found = flatten(Settings(keys=[*keys, CallerKey(id="b", sha256=digest("b"))]))
     limits = {leaf.name: leaf.value for leaf in found if "limits." in leaf.name and leaf.value is not None}
     assert limits == {"keys.a.limits.requests_per_day": 5, "keys.a.limits.max_running": 2}

@@ -1,7 +1,7 @@
 """Rows of the operator's view, from a survey."""
 
 from fairlane.gateway.operator.rows import model_row, queue_row, task_row
-from fairlane.gateway.settings import DEFAULT_QUEUES
+from fairlane.gateway.settings.model import DEFAULT_QUEUES
 from fairlane.queues.inspect.inspector import Model, Queue
 from fairlane.queues.rules import EffectiveSettings
 

@@ -10,7 +10,7 @@ from tests.support.serving import until
 from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.accounts.upstreams import HTTP_WORKER, OWN_WORKER, UpstreamTokens
 from fairlane.gateway.process import workers as workers_module
-from fairlane.gateway.process.workers import OwnWorker, OwnWorkers, http_plan
+from fairlane.gateway.process.workers import OwnWorker, OwnWorkers, own_plan
 from fairlane.gateway.settings import Settings
 
 ENDPOINT = {"url": "https://a.example/*"}
@@ -23,14 +23,11 @@ def settings(endpoints: dict[str, Any], **more: Any) -> Settings:
 
 def test_it_sees_its_token_and_nothing_else() -> None:
     tokens, asked = UpstreamTokens(), settings({"a": ENDPOINT}, http_worker_slots=7)
-    worker = http_plan(tokens, asked)(asked)
-    assert worker is not None
-    assert worker.arguments == (
-        *("start", "--provider=http", "--name=http", "--slots=7", "--drain-ms=600000"),
-    )
+    worker = own_plan(tokens, {}, asked)(asked, True)[HTTP_WORKER]
+    assert worker.arguments == ("start", "--name=http", "--drain-ms=600000", "--provider=http", "--slots=7")
     assert dict(worker.environ) == {"FAIRLANE_WORKER_TOKEN": tokens.token(HTTP_WORKER)}
     assert tokens.token(HTTP_WORKER) not in repr(worker)
-    assert http_plan(tokens, asked)(settings({"a": ENDPOINT}, http_worker_slots=0)) is None
+    assert own_plan(tokens, {}, asked)(settings({"a": ENDPOINT}, http_worker_slots=0), True) == {}
 
 
 def test_its_token_is_good_for_endpoints_alone() -> None:
@@ -53,8 +50,9 @@ def test_it_runs_as_long_as_there_are_endpoints_that_are_called(monkeypatch: pyt
     other = {"other": OwnWorker(("other",))}
 
     async def run() -> None:
-        plan = http_plan(UpstreamTokens(), Settings())
-        async with OwnWorkers(lambda _: other, "http://127.0.0.1:1", {}, 600, plan) as own:
+        plan = own_plan(UpstreamTokens(), {}, Settings())
+        both = lambda *now: {**other, **plan(*now)}  # noqa: E731
+        async with OwnWorkers(both, "http://127.0.0.1:1", {}, 600) as own:
 
             def names() -> set[str]:
                 return set(own._keepers)
@@ -88,7 +86,7 @@ def test_others_are_not_started_again_because_an_endpoint_comes(monkeypatch: pyt
     monkeypatch.setattr(workers_module, "COMMAND", (sys.executable, "-c", "print('registered with x')"))
 
     async def run() -> None:
-        async with OwnWorkers(lambda _: {"drained": OwnWorker(())}, "http://127.0.0.1:1", {}, 600) as own:
+        async with OwnWorkers(lambda *_: {"drained": OwnWorker(())}, "http://127.0.0.1:1", {}, 600) as own:
             own.follow(Settings())
             drained = own._keepers["drained"]
             await until(lambda: drained.over, "its end")

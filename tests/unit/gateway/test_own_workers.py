@@ -14,15 +14,7 @@ from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
 from fairlane.gateway.configuration import ActiveConfig, changes
 from fairlane.gateway.process import workers as workers_module
-from fairlane.gateway.process.workers import (
-    MAX_CHARS,
-    MAX_LINES,
-    OwnWorker,
-    OwnWorkers,
-    _Lines,
-    loopback_url,
-    upstream_plan,
-)
+from fairlane.gateway.process.workers import MAX_CHARS, OwnWorker, OwnWorkers, loopback_url, own_plan
 from fairlane.gateway.settings import Settings, SettingsError, load_settings
 from fairlane.workers.adapters.providers import PROVIDERS
 
@@ -67,7 +59,7 @@ def settings(upstreams: dict[str, Any], **more: Any) -> Settings:
         (VLLM + "api_key_env: THE_KEY}", {}, ".api_key_env: the environment variable THE_KEY is not"),
         (VLLM + "api_key_env: THE_KEY}", {"THE_KEY": " "}, ".api_key_env: the environment variable THE_KEY is not"),
         (
-            *("", {}),
+            *("4", {}),
             ": Input should be settings by their names: provider, base_url, models, task_types, quirks, slots, api_key_env",
         ),
     ],
@@ -112,15 +104,15 @@ def test_a_worker_sees_its_own_key_and_token_and_no_other_secret() -> None:
         "PATH": "/bin",
     }
     asked = settings({"keyed": keyed, "plain": LOCAL, "other": LOCAL | {"api_key_env": "B_KEY"}})
-    plan = upstream_plan(tokens, environ, asked)(asked)
+    plan = own_plan(tokens, environ, asked)(asked, False)
     assert plan["keyed"].arguments == (
         *(
             "start",
-            "--provider=deepseek",
             "--name=keyed",
+            "--drain-ms=600000",
+            "--provider=deepseek",
             "--upstream=keyed",
             "--slots=3",
-            "--drain-ms=600000",
             "--base-url=https://api.deepseek.com/v1",
         ),
         *("--model=m", "--model=n", "--upstream-model=its/name", "--upstream-model=n", "--api-key-env=A_KEY"),
@@ -139,10 +131,10 @@ def test_a_worker_sees_its_own_key_and_token_and_no_other_secret() -> None:
 
 def test_only_what_an_upstream_says_makes_its_worker_another_one() -> None:
     tokens, before = UpstreamTokens(), settings({"a": LOCAL})
-    plan = upstream_plan(tokens, {}, before)
+    plan = own_plan(tokens, {}, before)
     after = settings({"a": LOCAL, "b": LOCAL | {"api_key_env": "B_KEY"}}, max_task_timeout_ms=700_000, port=1)
-    assert plan(after)["a"] == plan(before)["a"]
-    assert plan(settings({"a": LOCAL | {"slots": 2}}))["a"] != plan(before)["a"]
+    assert plan(after, False)["a"] == plan(before, False)["a"]
+    assert plan(settings({"a": LOCAL | {"slots": 2}}), False)["a"] != plan(before, False)["a"]
 
 
 @pytest.mark.parametrize("keys", [[], [KEY]])
@@ -203,21 +195,6 @@ def test_workers_dial_by_loopback(host: str, shown: str) -> None:
         assert loopback_url(listener) == f"http://{shown}:{listener.getsockname()[1]}"
 
 
-def test_of_what_a_worker_says_lines_are_made_and_long_ones_cut() -> None:
-    heard: list[str] = []
-    lines = _Lines(heard.append)
-    lines.data_received(b"one\n\ntw")
-    lines.data_received(b"o\x1b[31m\nthree " + b"x" * 1_000_000)
-    lines.data_received(b"y" * 1_000_000)
-    assert heard == ["one", "two[31m"]
-    assert len(lines._rest) <= 4 * MAX_CHARS
-    lines.connection_lost(None)
-    assert len(heard[2]) == MAX_CHARS
-    lines.data_received(b"flood\n" * 100_000)
-    assert heard[3:] == ["flood"] * MAX_LINES
-    assert lines.over.is_set()
-
-
 def test_what_may_quote_a_request_is_left_out_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies with a traceback, once before it has connected and then behind that."""
     spoken = "import sys; sys.stderr.write({0!r}); sys.exit(1)"
@@ -229,7 +206,7 @@ def test_what_may_quote_a_request_is_left_out_of_the_log(monkeypatch: pytest.Mon
     async def said(text: str) -> list[str]:
         monkeypatch.setattr(workers_module, "COMMAND", (sys.executable, "-c", spoken.format(text)))
         with capture_logs() as logs:
-            async with OwnWorkers(lambda _: {"a": OwnWorker(())}, "http://127.0.0.1:1", {}, 600) as own:
+            async with OwnWorkers(lambda *_: {"a": OwnWorker(())}, "http://127.0.0.1:1", {}, 600) as own:
                 own.follow(Settings())
                 await until(lambda: any("said" in line for line in logs), "its death")
         return list(next(line["said"] for line in logs if "said" in line))
@@ -245,6 +222,23 @@ def test_what_may_quote_a_request_is_left_out_of_the_log(monkeypatch: pytest.Mon
     ]
 
 
+def test_long_lines_of_a_worker_are_cut_and_control_characters_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = "import sys; print('t\\x1b[31mwo'); print('x' * 1000); print('y' * 300_000); print('last'); sys.exit(1)"
+    monkeypatch.setattr(workers_module, "COMMAND", (sys.executable, "-c", script))
+
+    async def said() -> list[str]:
+        with capture_logs() as logs:
+            async with OwnWorkers(lambda *_: {"a": OwnWorker(())}, "http://127.0.0.1:1", {}, 600) as own:
+                own.follow(Settings())
+                await until(lambda: any("said" in line for line in logs), "its death")
+        return list(next(line["said"] for line in logs if "said" in line))
+
+    first, second, *_, last = asyncio.run(said())
+    assert (first, second, last) == ("t[31mwo", "x" * MAX_CHARS, "last")
+
+
 def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ignores SIGTERM, in place of the command."""
     ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
@@ -254,7 +248,7 @@ def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -
 
     async def run() -> None:
         plan = {"stuck": OwnWorker(())}
-        async with OwnWorkers(lambda _: plan, "http://127.0.0.1:1", {}, 600) as own:
+        async with OwnWorkers(lambda *_: plan, "http://127.0.0.1:1", {}, 600) as own:
             own.follow(Settings())
             keeper = own._keepers["stuck"]
             async with asyncio.timeout(30):

@@ -10,14 +10,13 @@ from fairlane.gateway.settings import (
     QueueSettings,
     RouteSettings,
     Settings,
-    TemplateMessage,
-    TemplateSettings,
     WorkerKey,
     external_name,
     part_of,
 )
 from fairlane.gateway.settings.docs import settings_table
 from fairlane.gateway.settings.parts import ResponseSettings
+from fairlane.gateway.settings.routing import TemplateMessage, TemplateSettings
 from fairlane.gateway.settings.sources import SEED_NAMES, SINGLE, env_name
 
 
@@ -51,8 +50,8 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
             for inner in (f".{part}" for part in _parts_of(name)) if name in SINGLE else ("",):
                 variable = env_name(name + inner.replace(".", "__"))
                 assert f"| `{external_name(name + inner)}` | `{variable}`" in table
-    for seed in SEED_NAMES:
-        assert f"`{seed.variable}`" in table
+    for variable in SEED_NAMES:
+        assert f"`{variable}`" in table
     assert "| `files.max_size` | `FAIRLANE_FILES__MAX_SIZE` | `50GiB` |" in table
     assert "`queues.<name>.weight`" in table
     assert "| `40ms` (0 to 1s) |" in table

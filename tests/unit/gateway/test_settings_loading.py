@@ -261,29 +261,25 @@ def test_messages_do_not_repeat_secrets() -> None:
     assert "hunter2" not in "\n".join(problems("keys: [{id: k, sha256: hunter2}]", environ))
 
 
-@pytest.mark.parametrize("seed", SEED_NAMES, ids=lambda seed: seed.variable)
-def test_invalid_value_of_a_name_without_prefix_warns_and_falls_back(seed: Any) -> None:
-    settings, warnings = load_settings(None, {}, {seed.variable: "abc"})
+@pytest.mark.parametrize(("variable", "setting"), SEED_NAMES.items())
+def test_invalid_value_of_a_name_without_prefix_warns_and_falls_back(variable: str, setting: str) -> None:
+    settings, warnings = load_settings(None, {}, {variable: "abc"})
     assert settings == Settings()
-    default = external_value(seed.setting, getattr(Settings(), seed.setting))
+    default = external_value(setting, getattr(Settings(), setting))
     [warning] = warnings
-    assert f"{seed.variable}='abc' is ignored" in warning
-    assert warning.endswith(f"{external_name(seed.setting)} is {'not set' if default is None else default}")
+    assert f"{variable}='abc' is ignored" in warning
+    assert warning.endswith(f"{external_name(setting)} is {'not set' if default is None else default}")
 
 
-@pytest.mark.parametrize("seed", SEED_NAMES, ids=lambda seed: seed.variable)
-def test_valid_value_of_a_name_without_prefix_is_used(seed: Any) -> None:
-    text = "true" if seed.setting == "llm_debug" else "90" if seed.unit == "s" else "100"
-    if seed.variable == "CONCURRENCY_LOCK_TIMEOUT_MS" or seed.variable == "MAX_TASK_TIMEOUT_MS":
-        text = "30000"
-    if seed.setting == "otlp_endpoint":
-        text = "http://collector:4318"
-    settings, warnings = load_settings(None, {}, {seed.variable: text})
+@pytest.mark.parametrize(("variable", "setting"), SEED_NAMES.items())
+def test_valid_value_of_a_name_without_prefix_is_used(variable: str, setting: str) -> None:
+    text: str = {"llm_debug": "true", "otlp_endpoint": "http://collector:4318"}.get(setting, "30000")
+    if variable in ("STREAM_TTL_SECONDS", "STREAM_FLUSH_INTERVAL_MS", "STREAM_FLUSH_SIZE"):
+        text = "90"
+    settings, warnings = load_settings(None, {}, {variable: text})
     assert warnings == []
-    wanted = {"true": True, "http://collector:4318": text}.get(text) or int(text) * (
-        1000 if seed.unit == "s" else 1
-    )
-    assert getattr(settings, seed.setting) == wanted
+    wanted = int(text) * (1000 if variable == "STREAM_TTL_SECONDS" else 1) if text.isdecimal() else text
+    assert getattr(settings, setting) == {"true": True}.get(text, wanted)
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "1.5", "NaN", "Infinity", "60s", "9" * 5000])
@@ -320,10 +316,10 @@ def test_settings_are_as_old_as_their_file_and_never_of_the_future(tmp_path: Pat
     for modified_s, expected in ((1_700_000_000, 1_700_000_000_000), (9_000_000_000, None)):
         os.utime(file, (modified_s, modified_s))
         settings, _ = load_settings(file, {}, {})
-        assert settings.times.modified_ms == (expected or settings.times.read_ms)
+        assert settings.origins.modified_ms == (expected or settings.origins.read_ms)
     alone = Settings()
-    assert alone.times.modified_ms == alone.times.read_ms >= settings.times.read_ms
-    assert alone.model_copy(update={"port": 82}).times == alone.times
+    assert alone.origins.modified_ms == alone.origins.read_ms >= settings.origins.read_ms
+    assert alone.model_copy(update={"port": 82}).origins is alone.origins
 
 
 HASH = f"a{'1' * 63}"

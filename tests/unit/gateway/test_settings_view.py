@@ -1,5 +1,6 @@
 """Every setting in one view: its value, where it comes from, since when, and by whom it was changed."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_pa
         path,
         FILE.replace("weight: 3", "weight: 4").replace("drain: 5ms", "drain: 6ms") + "archive: results\n",
     )
-    again.set_source(type(again.times)(again.times.modified_ms, began + 1000))
+    again.set_origins(replace(again.origins, read_ms=began + 1000))
     assert current.replace(again)["needs_restart"] == ["drain"]
     found = rows(current.settings, since=current.since, read=current.read, began_ms=began)
     since = {name.partition(".")[0]: row.since for name, row in found.items() if row.since != began}
@@ -174,7 +175,7 @@ def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_pa
     assert drain.after_restart == SourcedValue("6ms", "file", str(path), began + 1000)
     assert found["archive"].reloads
     gone = loaded(path, "{}")
-    gone.set_source(type(gone.times)(gone.times.modified_ms, began + 2000))
+    gone.set_origins(replace(gone.origins, read_ms=began + 2000))
     current.replace(gone)
     assert current.since["archive"] == current.since["queues"] == began + 2000
     kept = rows(current.settings)["drain"]

@@ -108,9 +108,9 @@ async def test_nothing_of_media_is_offered_unless_it_is_named() -> None:
         with pytest.raises(ValueError, match="no task type that this upstream"):
             PROVIDERS[provider].adapter(models=["m"], api_key="k", task_types=[asked])
     settings = {"provider": "vllm", "models": ["m"], "task_types": [TRANSCRIPTION]}
-    assert f"--task-type={TRANSCRIPTION}" in _arguments("ears", UpstreamSettings.model_validate(settings), 1)
+    assert f"--task-type={TRANSCRIPTION}" in _arguments("ears", UpstreamSettings.model_validate(settings))
     quirks = {"tools.web_search": "allow", "max_output_tokens": 9}
-    arguments = _arguments("ears", UpstreamSettings.model_validate({**settings, "quirks": quirks}), 1)
+    arguments = _arguments("ears", UpstreamSettings.model_validate({**settings, "quirks": quirks}))
     assert {"--quirk=tools.web_search=allow", "--quirk=max_output_tokens=9"} <= {*arguments}
     with pytest.raises(ValueError, match="task_types of gemini are openaiLike"):
         UpstreamSettings.model_validate({**settings, "provider": "gemini", "base_url": "http://x.test"})
