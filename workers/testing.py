@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -29,7 +29,9 @@ from websockets.typing import Subprotocol
 from fairlane.workers import protocol
 
 TIMEOUT_S = 10.0
-_PASSED_THROUGH = ("usage", "extra", "toolCalls")
+Status = Literal["accepted", "duplicate", "unknown"]
+HEARTBEAT_MS = 10_000
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -59,15 +61,6 @@ class Outcome:
         return "".join(d.get("content") or "" for d in self.deltas if d.get("index", 0) == 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One recorded frame: its connection (from 1), its sender, and its message."""
-
-    connection: int
-    from_worker: bool
-    message: dict[str, Any]
-
-
 class ProtocolViolationError(AssertionError):
     """A worker sent something that the protocol does not allow."""
 
@@ -84,40 +77,30 @@ class Given:
         self.sent = asyncio.Event()
         self.first_output = asyncio.Event()
         self.ended = asyncio.Event()
-        self._outcome = Outcome(task_id)
-        self._lost: str | None = None
+        self.so_far = Outcome(task_id)
+        """What has come until now."""
+        self.lost = False
+        """Whether its worker has disconnected before its end."""
 
     async def outcome(self, timeout_s: float = TIMEOUT_S) -> Outcome:
         """Wait for the end. Raise `ConnectionError` when the worker was lost, `TimeoutError`."""
         async with asyncio.timeout(timeout_s):
             await self.ended.wait()
-        if self._lost is not None:
-            raise ConnectionError(self._lost)
-        return self._outcome
+        if self.lost:
+            raise ConnectionError("The worker disconnected.")
+        return self.so_far
 
-    @property
-    def so_far(self) -> Outcome:
-        """What has come until now."""
-        return self._outcome
-
-    async def cancel(self, reason: str = "client", grace_ms: int = 5000) -> None:
+    async def cancel(
+        self, reason: Literal["client", "timeout", "admin", "superseded"] = "client", grace_ms: int = 5000
+    ) -> None:
         """Send `cancel`; nothing to a version 1 worker, which has no such message."""
-        await self.link.send(
-            {
-                "type": "cancel",
-                "taskId": self.task_id,
-                "attempt": self.attempt,
-                "reason": reason,
-                "graceMs": grace_ms,
-            }
-        )
+        await self.link.send(protocol.Cancel(self.task_id, self.attempt, reason, grace_ms))
 
 
 class Link:
     """One worker's connection, as the gateway sees it."""
 
-    def __init__(self, number: int, socket: ServerConnection, on_send: Callable[[Frame], None]) -> None:
-        self.number = number
+    def __init__(self, socket: ServerConnection) -> None:
         self.register: dict[str, Any] | None = None
         """The last `register`; None for a version 1 worker."""
         self.tasks: dict[str, Given] = {}
@@ -125,7 +108,6 @@ class Link:
         self.close_code: int | None = None
         """How the connection ended, once it has."""
         self._socket = socket
-        self._on_send = on_send
 
     @property
     def version(self) -> int:
@@ -140,18 +122,17 @@ class Link:
         models = ["*"] if self.register is None else self.register["models"]
         return model in models or "*" in models
 
-    async def send(self, message: dict[str, Any]) -> None:
-        """Send any message; version 1 workers are sent tasks only."""
-        if self.version == 1 and message["type"] != "task":
-            return
-        self._on_send(Frame(self.number, False, message))
-        with contextlib.suppress(ConnectionClosed):
-            await self._socket.send(msgspec.json.encode(message), text=True)
+    async def send(self, message: protocol.FromGateway | bytes) -> None:
+        """Send a message, or the frame of one; version 1 workers are sent tasks only."""
+        if self.version == 2 or isinstance(message, bytes):
+            frame = message if isinstance(message, bytes) else protocol.encoder.encode(message)
+            with contextlib.suppress(ConnectionClosed):
+                await self._socket.send(frame, text=True)
 
     async def drain(self, *, reconnect: bool, grace_ms: int = 5000) -> None:
         """Announce to the worker that this gateway shuts down."""
         self.draining = True
-        await self.send({"type": "drain", "graceMs": grace_ms, "reconnect": reconnect})
+        await self.send(protocol.Drain(grace_ms, reconnect))
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Close in good order, with any code."""
@@ -172,34 +153,23 @@ class Link:
 class FakeGateway:
     """An async context manager that listens on a free port of 127.0.0.1; `url` is its address.
 
-    `token`: the worker token it asks for (None: none). `heartbeat_ms` and `max_message_bytes` go into
-    `registered`. While `acks` is cleared, results are not acknowledged until it is set again. `refusals`
-    holds (status, headers) of handshakes to refuse, first come first served. `violations` lists what workers
-    did against the protocol, and leaving the context raises the first one unless `strict` is false.
+    `token`: the worker token it asks for (None: none). While `acks` is cleared, results are not acknowledged until it is set
+    again. `refusals` holds (status, headers) of handshakes to refuse, first come first served. `violations` lists what workers
+    did against the protocol, and leaving the context raises the first one.
     """
 
-    def __init__(
-        self,
-        *,
-        token: str | None = None,
-        heartbeat_ms: int = 10_000,
-        max_message_bytes: int = 16 * 1024 * 1024,
-        strict: bool = True,
-    ) -> None:
+    def __init__(self, *, token: str | None = None) -> None:
         self.token = token
-        self.heartbeat_ms = heartbeat_ms
-        self.max_message_bytes = max_message_bytes
-        self.strict = strict
         self.acks = asyncio.Event()
         self.acks.set()
         self.links: list[Link] = []
         """Open connections, oldest first."""
-        self.frames: list[Frame] = []
+        self.messages: list[dict[str, Any]] = []
+        """Those that workers have sent."""
         self.refusals: list[tuple[int, dict[str, str]]] = []
         self.violations: list[ProtocolViolationError] = []
         self.url = ""
         self._server: Server | None = None
-        self._numbers = itertools.count(1)
         self._attempts = itertools.count(1_790_000_000_000_000)
         self._changed = asyncio.Event()
         self._finished: set[tuple[str, int]] = set()
@@ -226,7 +196,7 @@ class FakeGateway:
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
-        if kind is None and self.strict and self.violations:
+        if kind is None and self.violations:
             raise self.violations[0]
 
     # ---- what a test does ------------------------------------------------------------------------
@@ -268,12 +238,18 @@ class FakeGateway:
         given = Given(link, task_id or str(uuid.uuid4()), attempt)
         given.tell_sent = tell_sent
         link.tasks[given.task_id] = given
-        message = {"type": "task", "taskType": task_type, "taskId": given.task_id, "payload": payload}
-        if link.version == 2:
-            message |= {"attempt": attempt, "model": model, "stream": stream, "timeoutMs": timeout_ms}
-            if tell_sent:
-                message["tellSent"] = True
-        await link.send(message)
+        frame = protocol.task_frame(
+            task_type,
+            given.task_id,
+            msgspec.json.encode(payload),
+            version=link.version,
+            attempt=attempt,
+            model=model,
+            stream=stream,
+            timeout_ms=timeout_ms,
+            tell_sent=tell_sent,
+        )
+        await link.send(frame)
         return given
 
     async def run(
@@ -291,14 +267,9 @@ class FakeGateway:
         )
         return await given.outcome(timeout_s)
 
-    async def cancel(self, given: Given, reason: str = "client", grace_ms: int = 5000) -> Outcome:
-        """Cancel a task and wait for the worker's answer."""
-        await given.cancel(reason, grace_ms)
-        return await given.outcome()
-
     def from_workers(self, type: str) -> list[dict[str, Any]]:
         """The recorded messages of one type that workers have sent."""
-        return [f.message for f in self.frames if f.from_worker and f.message.get("type") == type]
+        return [message for message in self.messages if message["type"] == type]
 
     # ---- what workers do -------------------------------------------------------------------------
 
@@ -315,9 +286,8 @@ class FakeGateway:
         return None
 
     async def _on_connection(self, socket: ServerConnection) -> None:
-        link = Link(next(self._numbers), socket, self._record)
-        is_version_2 = socket.subprotocol == protocol.SUBPROTOCOL
-        if not is_version_2:
+        link = Link(socket)
+        if socket.subprotocol != protocol.SUBPROTOCOL:
             self._join(link)
         try:
             async for data in socket:
@@ -329,30 +299,23 @@ class FakeGateway:
             if link in self.links:
                 self.links.remove(link)
             for given in link.tasks.values():
-                given._lost = "The worker disconnected."
+                given.lost = True
                 given.ended.set()
             self._changed.set()
 
     async def _on_frame(self, link: Link, data: str | bytes) -> None:
         try:
-            message = _checked(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
+            protocol.from_worker.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._blame(f"{error} in {data[:200]!r}")
             return
-        self._record(Frame(link.number, True, message))
+        message: dict[str, Any] = msgspec.json.decode(data)
+        self.messages.append(message)
         if message["type"] == "register":
             link.register = message
             self._join(link)
-            await link.send(
-                {
-                    "type": "registered",
-                    "workerId": f"w{link.number}",
-                    "protocol": 2,
-                    "heartbeatMs": self.heartbeat_ms,
-                    "deadAfterMs": 3 * self.heartbeat_ms,
-                    "limits": {"maxMessageBytes": self.max_message_bytes},
-                }
-            )
+            limits = protocol.Limits(MAX_MESSAGE_BYTES)
+            await link.send(protocol.Registered("w", HEARTBEAT_MS, 3 * HEARTBEAT_MS, limits, 2))
         elif message["type"] == "draining":
             link.draining = True
         elif message["type"] != "heartbeat":
@@ -367,7 +330,7 @@ class FakeGateway:
             if known and given is not None:
                 _finish(given, message, self._blame)
                 del link.tasks[given.task_id]
-            status = "accepted" if known else "duplicate" if key in self._finished else "unknown"
+            status: Status = "accepted" if known else "duplicate" if key in self._finished else "unknown"
             self._finished.add(key)
             await self._acknowledge(link, key, status)
         elif given is None or not known:
@@ -380,20 +343,20 @@ class FakeGateway:
             if not given.tell_sent or given.sent.is_set():
                 self._blame("taskSent without a request for it")
             given.acknowledged.set()
-            given._outcome.sent = True
+            given.so_far.sent = True
             given.sent.set()
         elif message["type"] == "taskProgress":
-            given._outcome.progress.append(message)
+            given.so_far.progress.append(message)
         elif message["type"] == "taskReject":
-            given._outcome.rejected = message["reason"]
+            given.so_far.rejected = message["reason"]
             given.ended.set()
             del link.tasks[given.task_id]
 
-    async def _acknowledge(self, link: Link, key: tuple[str, int], status: str) -> None:
+    async def _acknowledge(self, link: Link, key: tuple[str, int], status: Status) -> None:
         """Answer a result; while `acks` is cleared, the answer and all frames after it wait."""
         self._changed.set()
         await self.acks.wait()
-        await link.send({"type": "resultAck", "taskId": key[0], "attempt": key[1], "status": status})
+        await link.send(protocol.ResultAck(*key, status))
 
     def _free(self, model: str) -> Link | None:
         for link in reversed(self.links):
@@ -406,10 +369,6 @@ class FakeGateway:
             self.links.append(link)
         self._changed.set()
 
-    def _record(self, frame: Frame) -> None:
-        self.frames.append(frame)
-        self._changed.set()
-
     def _blame(self, what: str) -> None:
         self.violations.append(ProtocolViolationError(what))
         self._changed.set()
@@ -419,26 +378,8 @@ def _select(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol 
     return Subprotocol(protocol.SUBPROTOCOL) if protocol.SUBPROTOCOL in offered else None
 
 
-def _checked(data: str | bytes) -> dict[str, Any]:
-    """The message as plain values, after a check against the protocol's types.
-
-    JSON that the protocol passes through as it is, is left out of the check.
-    """
-    message = msgspec.json.decode(data)
-    if not isinstance(message, dict):
-        raise TypeError("a frame is a JSON object")
-    shape = {name: value for name, value in message.items() if name not in _PASSED_THROUGH}
-    if isinstance(shape.get("deltas"), list):
-        shape["deltas"] = [
-            {name: value for name, value in delta.items() if name not in _PASSED_THROUGH}
-            for delta in shape["deltas"]
-        ]
-    protocol.from_worker.decode(msgspec.json.encode(shape))
-    return message
-
-
 def _add_chunk(given: Given, message: dict[str, Any], blame: Callable[[str], None]) -> None:
-    outcome = given._outcome
+    outcome = given.so_far
     if given.link.version == 1:
         deltas = [{"content": message.get("delta", "")}]
     else:
@@ -452,7 +393,7 @@ def _add_chunk(given: Given, message: dict[str, Any], blame: Callable[[str], Non
 
 
 def _finish(given: Given, message: dict[str, Any], blame: Callable[[str], None]) -> None:
-    outcome = given._outcome
+    outcome = given.so_far
     if given.link.version == 2 and message.get("lastSeq", 0) != outcome.last_seq:
         blame(f"lastSeq {message.get('lastSeq', 0)} after {outcome.last_seq} chunk frames")
     outcome.result = message.get("result")

@@ -20,7 +20,8 @@ from tests.support.serving import DEADLINE_S, WORKER_TOKEN, http_client, until
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.database.address import FILE
 from fairlane.workers.adapters.dialects.base import Output
-from fairlane.workers.adapters.openai import OpenAIAdapter
+from fairlane.workers.adapters.dialects.openai import OpenAIDialect
+from fairlane.workers.adapters.upstream import Upstream
 from fairlane.workers.sdk import Context, Task, Worker
 
 SLOTS = 32
@@ -35,11 +36,11 @@ def route(model: str) -> str:
     return f"ask-{model}"
 
 
-class Adapter(OpenAIAdapter):
+class Adapter(Upstream):
     """The adapter, which counts what it is given."""
 
     def __init__(self, provider: Provider, model: str) -> None:
-        super().__init__(base_url=provider.url, models=[model])
+        super().__init__(OpenAIDialect(), base_url=provider.url, models=[model])
         self._provider = provider
 
     async def __call__(self, task: Task, context: Context) -> AsyncGenerator[Output, None]:

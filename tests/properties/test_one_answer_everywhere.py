@@ -36,7 +36,7 @@ from fairlane.streaming.views import (
 )
 from fairlane.streaming.views.usage import openai_usage
 from fairlane.streaming.writer import bytes_of
-from fairlane.workers.adapters.openai import OpenAIAdapter
+from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.protocol import ErrorInfo, TaskChunk, TaskResult, encoder, from_worker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 from fairlane.workers.sdk.values import as_json
@@ -820,7 +820,7 @@ pytestmark = pytest.mark.anyio
 async def test_every_api_says_the_same_of_an_answer(count: int) -> None:
     server = Server()
     adapter, failed, read = (
-        OpenAIAdapter(base_url="http://up.test/v1", models=["m"], transport=server),
+        PROVIDERS["openai"].adapter(base_url="http://up.test/v1", models=["m"], transport=server),
         {},
         Counter(),
     )
@@ -856,7 +856,11 @@ async def test_every_api_says_the_same_of_an_answer(count: int) -> None:
 
 async def test_an_answer_that_is_cut_off_is_a_failure_everywhere(count: int) -> None:
     server = Server()
-    adapter, failed, read = OpenAIAdapter(base_url="http://up.test/v1", models=["m"], transport=server), {}, 0
+    adapter, failed, read = (
+        PROVIDERS["openai"].adapter(base_url="http://up.test/v1", models=["m"], transport=server),
+        {},
+        0,
+    )
     for seed, rng, answer in answers(count, choices=1):
         answer.style |= {"more after the reason": False, "whole": "never"}
         parts = events_of(rng, answer)

@@ -30,6 +30,7 @@ a second.
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +50,7 @@ DEFAULT_PAUSE_S = 1.0
 _CONTEXT_CODES = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "1261", "40303"}
 )
+"""Numbers of four digits are GLM's, here and below; of five, FastChat's."""
 _CONTEXT_SENTENCES = re.compile(
     r"maximum context length|context length (?:is )?exceed|exceed\w* (?:the )?(?:\w+ ){0,3}context"
     r"|(?:larger|longer|greater) than (?:the )?(?:\w+ ){0,3}context|prompt is too long|input is too long"
@@ -65,82 +67,83 @@ _NO_PATH = re.compile(
 )
 """How servers say that they have no such path (FastAPI, Go, llama.cpp, nginx, OpenAI, Express, LM Studio, Fairlane): the base URL
 is wrong, not the request."""
-_FILTER_CODES = frozenset(
-    {"content_filter", "content_policy_violation", "contentfilter", "data_inspection_failed", "1301"}
+_RATE_CODES = (
+    "rate_limit_exceeded rate_limit_error too_many_requests resource_exhausted 1302 1303 1305 42901 42903"
 )
-"""Numbers of four digits are GLM's, here and below; of five, FastChat's."""
-_RATE_CODES = frozenset(
-    {
-        *("rate_limit_exceeded", "rate_limit_error", "too_many_requests", "resource_exhausted"),
-        *("1302", "1303", "1305", "42901", "42903"),
-    }
-)
-_RATE_SENTENCES = re.compile(r"too many requests|rate.?limit", re.IGNORECASE)
-"""These, and the next ones, of errors that have neither a status nor a known name."""
-_BUSY_SENTENCES = re.compile(
-    r"overloaded|(?:is|are|too) busy|at capacity|temporarily unavailable", re.IGNORECASE
-)
-_BUSY_CODES = _RATE_CODES | {
-    "overloaded_error",
-    "overloaded",
-    "server_overloaded",
-    "engine_overloaded",
-    "unavailable_error",
-    "service_unavailable",
-    "unavailable",
-}
-_TIMEOUT_CODES = frozenset({"timeout", "timeout_error", "deadline_exceeded"})
-_QUOTA_CODES = frozenset(
-    {
-        *("insufficient_quota", "billing_hard_limit_reached", "insufficient_balance", "billing_error"),
-        *("failed_precondition", "1113", "1308", "1310"),
-    }
-)
-"""Google's FAILED_PRECONDITION: billing is not enabled where the free tier does not hold."""
-_NO_CREDIT = re.compile(r"credit balance is too low|insufficient (?:balance|credits?)", re.IGNORECASE)
-"""Anthropic's 400 has no name for it, and MiniMax's number is its own."""
-_AUTH_CODES = frozenset(
-    {
-        *("invalid_api_key", "authentication_error", "permission_error", "invalid_authentication"),
-        *("unauthenticated", "permission_denied", "40101", "40102", "40103"),
-    }
-)
-_AUTH_SENTENCES = re.compile(
-    r"(?:api.?key|token)\b.{0,30}\b(?:expired|invalid|incorrect)|(?:invalid|incorrect|expired|missing) (?:api.?key|\w* ?token)"
-    r"|unauthori[sz]ed",
-    re.IGNORECASE,
-)
-_KEY_CODES = frozenset({"api_key_invalid"})
-"""Of Google's 400 for a key that is none."""
-_REFUSED_CODES = frozenset(
-    {
-        *(
-            "invalid_request_error",
-            "invalid_prompt",
-            "model_not_found",
-            "not_found_error",
-            "badrequesterror",
-            "request_too_large",
-        ),
-        *("invalid_argument", "not_found", "out_of_range", "1210", "1211", "1212", "1213", "1214", "1215"),
-    }
-)
+_RATE_SENTENCES = "too many requests|rate.?limit"
 
 
+class _Kind:
+    """A kind of failures: its code, whether to retry, and the statuses, names of errors and words that stand for it."""
+
+    def __init__(
+        self, code: str, retry: bool, *, statuses: Collection[int] = (), names: str = "", words: str = ""
+    ) -> None:
+        self.outcome: tuple[str, bool] = code, retry
+        self._statuses = statuses
+        self._names = frozenset(names.split())
+        self._words = re.compile(words, re.IGNORECASE) if words else None
+
+    def has(self, said: "UpstreamError", status: int | None) -> bool:
+        return (
+            status in self._statuses
+            or not self._names.isdisjoint(said.names)
+            or (self._words is not None and self._words.search(said.message) is not None)
+        )
+
+
+_TOO_MANY = _Kind("MODEL_TOO_BUSY", True, names=_RATE_CODES, words=_RATE_SENTENCES)
+_ALWAYS = (
+    _Kind(
+        "CONTENT_FILTERED",
+        False,
+        names="content_filter content_policy_violation contentfilter data_inspection_failed 1301",
+    ),
+    _Kind(  # Google's FAILED_PRECONDITION: billing is not enabled; Anthropic's 400 has no name, MiniMax's number is its own
+        "UPSTREAM_QUOTA",
+        False,
+        statuses={402},
+        names="insufficient_quota billing_hard_limit_reached insufficient_balance billing_error failed_precondition 1113 1308"
+        " 1310",
+        words=r"credit balance is too low|insufficient (?:balance|credits?)",
+    ),
+    _Kind("UPSTREAM_AUTH", False, statuses={401, 403}, names="api_key_invalid"),  # that of Google's 400
+    _Kind("MODEL_TOO_BUSY", True, statuses=BUSY_STATUSES),
+    _Kind("UPSTREAM_TIMEOUT", True, statuses=TIMEOUT_STATUSES),
+    _Kind("UPSTREAM_ERROR", True, statuses=RETRY_STATUSES),
+)
+_WITHOUT_STATUS = (
+    _TOO_MANY,
+    _Kind(
+        "MODEL_TOO_BUSY",
+        True,
+        names="overloaded_error overloaded server_overloaded engine_overloaded unavailable_error service_unavailable unavailable",
+        words=r"overloaded|(?:is|are|too) busy|at capacity|temporarily unavailable",
+    ),
+    _Kind("UPSTREAM_TIMEOUT", True, names="timeout timeout_error deadline_exceeded"),
+    _Kind(
+        "UPSTREAM_AUTH",
+        False,
+        names="invalid_api_key authentication_error permission_error invalid_authentication unauthenticated"
+        " permission_denied 40101 40102 40103",
+        words=r"(?:api.?key|token)\b.{0,30}\b(?:expired|invalid|incorrect)"
+        r"|(?:invalid|incorrect|expired|missing) (?:api.?key|\w* ?token)|unauthori[sz]ed",
+    ),
+    _Kind(
+        "BAD_REQUEST",
+        False,
+        names="invalid_request_error invalid_prompt model_not_found not_found_error badrequesterror request_too_large"
+        " invalid_argument not_found out_of_range 1210 1211 1212 1213 1214 1215",
+    ),
+)
 _MODEL_CODES = frozenset({"model_not_found", "model_not_exist", "invalid_model", "1211"})
 _STATUSES = frozenset({400, 401, 402, 403, 404, 408, 409, 413, 422, 425, 429, *range(500, 600)})
 """What a code in a body can mean as a status; other numbers are names of the upstream's own."""
 _INNER = ("error", "errors", "base_resp", "detail", "choices", "x_groq")
 """Where an object has the error itself."""
 _SIGNS = (
-    "message",
-    "msg",
-    "detail",
-    "errors",
-    "error_msg",
-    "error_message",
-    "errorMessage",
-    "error_description",
+    *("message", "msg", "detail", "errors"),
+    *("error_msg", "error_message", "errorMessage", "error_description"),
 )
 """Members that only errors have, among objects without output."""
 _MESSAGES = (*_SIGNS, "status_msg", "title", "description", "text", "error")
@@ -267,9 +270,7 @@ def _failure(
         pause_s = None
     elif pause_s is None and (code in ("MODEL_TOO_BUSY", "UPSTREAM_QUOTA") or (status or 0) >= 500):
         pause_s = said.pause_s
-    too_many = status == 429 or (
-        status is None and (said.names & _RATE_CODES or _RATE_SENTENCES.search(said.message))
-    )
+    too_many = status == 429 or (status is None and _TOO_MANY.has(said, None))
     if pause_s is None and retryable and too_many:
         pause_s = DEFAULT_PAUSE_S
     message = said.message.replace(asked.secret, "***") if asked.secret else said.message
@@ -292,46 +293,20 @@ def _failure(
 
 
 def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
-    """1. the prompt's length, also beyond a limit per minute; 2. filters; 3. the status; 4. without one, the error's name."""
-    may_be_length = status is None or 400 <= status < 500 or status == 500
-    if (
-        status not in BUSY_STATUSES | TIMEOUT_STATUSES
-        and may_be_length
-        and (  # 1
-            said.names & _CONTEXT_CODES or _CONTEXT_SENTENCES.search(said.message)
-        )
-    ):
-        return "CONTEXT_LENGTH", False
+    """1. the prompt's length, also beyond a limit per minute; 2. filters, quotas, the status; 3. without one, names and words."""
+    may_be_length = status is None or 400 <= status <= 500
+    if may_be_length and status not in BUSY_STATUSES | TIMEOUT_STATUSES:  # 1
+        if said.names & _CONTEXT_CODES or _CONTEXT_SENTENCES.search(said.message):
+            return "CONTEXT_LENGTH", False
     if status in (None, 413, 429) and _never_fits(said.message):
         return "CONTEXT_LENGTH", False
-    if said.names & _FILTER_CODES:  # 2
-        return "CONTENT_FILTERED", False
-    if status == 402 or said.names & _QUOTA_CODES or _NO_CREDIT.search(said.message):  # 3
-        return "UPSTREAM_QUOTA", False
-    if status in (401, 403) or said.names & _KEY_CODES:
-        return "UPSTREAM_AUTH", False
-    if status in BUSY_STATUSES:
-        return "MODEL_TOO_BUSY", True
-    if status in TIMEOUT_STATUSES:
-        return "UPSTREAM_TIMEOUT", True
-    if status in RETRY_STATUSES:
+    for kind in _ALWAYS + _WITHOUT_STATUS if status is None else _ALWAYS:  # 2, 3
+        if kind.has(said, status):
+            return kind.outcome
+    if status is None:
         return "UPSTREAM_ERROR", True
-    if status is not None:
-        blames_request = 400 <= status < 500 and not _misdirected(said, status)
-        return ("BAD_REQUEST" if blames_request else "UPSTREAM_ERROR"), False
-    if (
-        said.names & _BUSY_CODES
-        or _RATE_SENTENCES.search(said.message)
-        or _BUSY_SENTENCES.search(said.message)
-    ):  # 4
-        return "MODEL_TOO_BUSY", True
-    if said.names & _TIMEOUT_CODES:
-        return "UPSTREAM_TIMEOUT", True
-    if said.names & _AUTH_CODES or _AUTH_SENTENCES.search(said.message):
-        return "UPSTREAM_AUTH", False
-    if said.names & _REFUSED_CODES:
-        return "BAD_REQUEST", False
-    return "UPSTREAM_ERROR", True
+    blames_request = 400 <= status < 500 and not _misdirected(said, status)
+    return ("BAD_REQUEST" if blames_request else "UPSTREAM_ERROR"), False
 
 
 def _never_fits(message: str) -> bool:
@@ -366,31 +341,27 @@ def _from_value(value: Any) -> UpstreamError:
     message = next((text for text in messages if text and not isinstance(text, dict)), "")
     if not isinstance(message, str):
         message = bytes(encoded(message)).decode()
-    names = [
-        level.get(name) for level in levels for name in (*_CODES, "type", "error_type", "param", "error")
-    ]
-    names += [
-        level["innererror"].get("code") for level in levels if isinstance(level.get("innererror"), dict)
-    ]
-    statuses = [_status(level.get(name)) for level in levels for name in _CODES]
-    statuses += [529 for level in levels if level.get("type") == "overloaded_error"]
-    details = [level["details"] for level in levels if isinstance(level.get("details"), list)]
-    listed = [one for some in details for one in some[:20] if isinstance(one, dict)]
-    names += [one.get("reason") for one in listed]
-    pauses = [pause for one in listed if (pause := _pause(one.get("retryDelay"))) is not None]
-    pauses += [
-        pause * unit
-        for level in levels
-        for name, unit in _PAUSES.items()
-        if (pause := number(level.get(name))) is not None
-    ]
-    if not pauses and (found := _PAUSE.search(message)):
-        pauses.append(float(found[1]) * (0.001 if found[2].lower() == "ms" else 1.0))
+    statuses, names, pauses = [], [], []
+    for level in levels:
+        listed = level["details"][:20] if isinstance(level.get("details"), list) else []
+        details = [one for one in listed if isinstance(one, dict)]
+        inner = level["innererror"] if isinstance(level.get("innererror"), dict) else {}
+        names += [level.get(name) for name in (*_CODES, "type", "error_type", "param", "error")]
+        names += [inner.get("code"), *(one.get("reason") for one in details)]
+        statuses += [_status(level.get(name)) for name in _CODES]
+        statuses += [529] if level.get("type") == "overloaded_error" else []
+        pauses += [_pause(one.get("retryDelay")) for one in details]
+        pauses += [
+            pause * unit for name, unit in _PAUSES.items() if (pause := number(level.get(name))) is not None
+        ]
+    asked = [pause for pause in pauses if pause is not None]
+    if not asked and (found := _PAUSE.search(message)):
+        asked.append(float(found[1]) * (0.001 if found[2].lower() == "ms" else 1.0))
     return UpstreamError(
         _one_line(message),
         frozenset(str(name).lower() for name in names if isinstance(name, str | int)),
         next((status for status in statuses if status), None),
-        max(pauses, default=None),
+        max(asked, default=None),
     )
 
 

@@ -15,7 +15,6 @@ from fairlane.workers.adapters.quirks import OLD_BOUND, Quirks, merged
 from fairlane.workers.tasktypes import MEDIA, TEXT
 
 if TYPE_CHECKING:
-    from fairlane.workers.adapters.dialects.base import Dialect
     from fairlane.workers.adapters.upstream import Upstream
 
 
@@ -51,19 +50,20 @@ class Provider:
 
         base_url = base_url or self.base_url
         quirks = merged(self.quirks_at(base_url), quirks or {})
-        return Upstream(self._dialect(), models=models, base_url=base_url, quirks=quirks, **options)
-
-    def _dialect(self) -> Dialect:
-        module = importlib.import_module(f"fairlane.workers.adapters.dialects.{self.dialect}")
-        dialect: Dialect = getattr(module, _DIALECTS[self.dialect])()
-        return dialect
+        module, name = _DIALECTS[self.dialect]
+        dialect = getattr(importlib.import_module(f"fairlane.workers.adapters.dialects.{module}"), name)()
+        return Upstream(dialect, models=models, base_url=base_url, quirks=quirks, **options)
 
     def quirks_at(self, base_url: str) -> Quirks:
         """Return the known quirks of the server at this URL."""
         return OLD_BOUND if self.name == "openai" and urlsplit(base_url).hostname != OPENAI else self.quirks
 
 
-_DIALECTS = {"openai": "OpenAIDialect", "anthropic": "AnthropicDialect", "gemini": "GeminiDialect"}
+_DIALECTS = {
+    "openai": ("openai", "OpenAIDialect"),
+    "anthropic": ("anthropic.request", "AnthropicDialect"),
+    "gemini": ("gemini.request", "GeminiDialect"),
+}
 OPENAI = "api.openai.com"
 """Knows the newer name of the bound for all of its models, and some of them reject the older one."""
 _NEW, _OLD = {"max_tokens": "max_completion_tokens"}, {**OLD_BOUND, "developer": "system"}

@@ -28,8 +28,7 @@ SIMULATED = (ANY_TYPE, *MEDIA)
 """Types of tasks that a simulated model takes: all."""
 TOKENS_OF_IMAGE = 1056
 
-_ANSWERS = (
-    """\
+_ANSWER = """\
 *A simulated answer: no model wrote it.*
 
 A fair queue serves many users in parallel:
@@ -48,29 +47,9 @@ for user in waiting_users():
 
 That is all there is to it, so ask me again!
 
-""",
-    """\
-*A simulated answer: no model wrote it.*
-
-A stream that breaks loses nothing:
-
-- Every token goes into a **log** first.
-- Each event has an *id*; yours is the last one seen.
-- Come back with it, and what you missed follows.
-
-In your own terminal:
-
-```sh
-curl -N "$GATEWAY/api/task/$ID/events" \\
-  -H "Last-Event-ID: $LAST"
-```
-
-Try it: cut the connection above, and see.
-
-""",
-)
-"""Each reads well, ends its code, and has as many tokens as a task by default."""
-_TOKENS: tuple[tuple[str, ...], ...] = tuple(tuple(re.findall(r"\S+\s+", answer)) for answer in _ANSWERS)
+"""
+"""It reads well, ends its code, and has as many tokens as a task by default."""
+_TOKENS: list[str] = re.findall(r"\S+\s+", _ANSWER)
 
 
 class Accident(StrEnum):
@@ -114,13 +93,11 @@ class Plan:
     ttft_s: float
     seconds_per_token: float
     tokens: int
-    answer: int
     finish_reason: str
     accident: Accident | None
 
     def token(self, index: int) -> str:
-        tokens = _TOKENS[self.answer]
-        return tokens[index % len(tokens)]
+        return _TOKENS[index % len(_TOKENS)]
 
     @property
     def text(self) -> str:
@@ -142,7 +119,6 @@ def plan(simulation: Simulation, task_id: str, max_tokens: int | None) -> Plan:
         ttft_s=ttft_s,
         seconds_per_token=1 / rate if rate > 0 else 0.0,
         tokens=max_tokens if is_cut and max_tokens is not None else tokens,
-        answer=rng.randrange(len(_TOKENS)),
         finish_reason="length" if is_cut else "stop",
         accident=simulation.accident if rng.random() < simulation.failure_rate else None,
     )

@@ -57,27 +57,8 @@ class Finding(msgspec.Struct, rename="camel"):
     failure: Failed | None = None
 
 
-class _Call(msgspec.Struct):
-    class _Function(msgspec.Struct):
-        name: str = ""
-        arguments: str = ""
-
-    function: _Function
-
-
-class _Message(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_Call] | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Message
-    finish_reason: str | None = None
-
-
-class _Completion(msgspec.Struct):
-    choices: list[_Choice]
+class _Arguments(msgspec.Struct):
+    city: str
 
 
 @dataclass
@@ -86,7 +67,7 @@ class _Heard:
 
     content: str = ""
     reasoning: str = ""
-    calls: list[_Call] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
     finish: str | None = None
     usage: Usage | None = None
     first_s: float | None = None
@@ -94,37 +75,31 @@ class _Heard:
     pieces: int = 0
 
 
+def _said_something(heard: _Heard) -> tuple[bool, str]:
+    if heard.content:
+        return True, repr(_short(heard.content))
+    if heard.reasoning:
+        return True, f"thinks, and comes to no answer within {MAX_TOKENS} tokens"
+    return False, f"an empty answer (finish reason {heard.finish})"
+
+
 async def examine(adapter: Upstream, model: str) -> AsyncGenerator[Finding, None]:
     """Yield the findings: models, answer, stream, tools, json, refusal."""
     yield await _models(adapter, model)
-    plans: list[tuple[str, dict[str, Any], bool, Callable[[_Heard], tuple[bool, str]]]] = [
-        ("answer", _chat("Reply with the word OK."), False, _said_something),
-        ("stream", _chat("Count from 1 to 40, separated by spaces."), True, _said_something),
-        ("tools", _chat("What is the weather in Paris? Use the tool.", tools=[_TOOL]), False, _called),
-        (
-            "json",
-            _chat(
-                "Answer with a JSON object with one member: ok, which is true.",
-                response_format={"type": "json_object"},
-            ),
-            False,
-            _is_object,
-        ),
-    ]
-    for name, payload, stream, judge in plans:
-        yield await _try(adapter, name, model, payload, stream, judge)
-    few = _chat("Hi.", max_completion_tokens=16)
-    refusal = await _try(adapter, "refusal", NO_MODEL, few, True, _said_something)
+    yield await _try(adapter, "answer", model, "Reply with the word OK.")
+    counting = "Count from 1 to 40, separated by spaces."
+    yield await _try(adapter, "stream", model, counting, stream=True)
+    weather = "What is the weather in Paris? Use the tool."
+    yield await _try(adapter, "tools", model, weather, _called, tools=[_TOOL])
+    members = "Answer with a JSON object with one member: ok, which is true."
+    yield await _try(adapter, "json", model, members, _is_object, response_format={"type": "json_object"})
+    refusal = await _try(adapter, "refusal", NO_MODEL, "Hi.", stream=True, max_completion_tokens=16)
     if refusal.failure is None:
         refusal.works, refusal.says = False, f"answers for a model that it does not have ({NO_MODEL})"
     else:
         refusal.works = refusal.failure.code in _REFUSALS and not refusal.failure.retryable
         refusal.says = "an unknown model is refused" if refusal.works else ""
     yield refusal
-
-
-def _chat(prompt: Any, **more: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": prompt}], "max_completion_tokens": MAX_TOKENS, **more}
 
 
 async def _models(adapter: Upstream, model: str) -> Finding:
@@ -143,12 +118,15 @@ async def _try(
     adapter: Upstream,
     name: str,
     model: str,
-    payload: dict[str, Any],
-    stream: bool,
-    judge: Callable[[_Heard], tuple[bool, str]],
+    prompt: str,
+    judge: Callable[[_Heard], tuple[bool, str]] = _said_something,
+    *,
+    stream: bool = False,
+    **more: Any,
 ) -> Finding:
-    raw = msgspec.json.encode(payload)
-    task = Task(task_id="check", type="openaiLike", model=model, payload_bytes=raw, stream=stream)
+    messages = [{"role": "user", "content": prompt}]
+    payload = msgspec.json.encode({"messages": messages, "max_completion_tokens": MAX_TOKENS, **more})
+    task = Task(task_id="check", type="openaiLike", model=model, payload_bytes=payload, stream=stream)
     loop = asyncio.get_running_loop()
     began = loop.time()
     heard = _Heard()
@@ -165,8 +143,6 @@ async def _try(
         finding.works, finding.says = judge(heard)
     except TaskError as error:
         finding.failure = _failed(error)
-    except msgspec.DecodeError as error:
-        finding.failure = Failed("JSON_PARSE_FAILED", f"The answer cannot be read: {error}.", False)
     finding.ms = _ms(loop.time() - began)
     if heard.usage is not None:
         finding.usage = msgspec.json.decode(heard.usage.as_json())
@@ -183,12 +159,10 @@ def _hear(heard: _Heard, item: Delta | Usage | Result, at_s: float) -> None:
         heard.usage = item
     elif isinstance(item, Result):
         body = item.value if isinstance(item.value, msgspec.Raw) else msgspec.json.encode(item.value)
-        choices = msgspec.json.decode(body, type=_Completion).choices
-        for choice in choices[:1]:
-            heard.content = choice.message.content or ""
-            heard.reasoning = choice.message.reasoning_content or ""
-            heard.calls = choice.message.tool_calls or []
-            heard.finish = choice.finish_reason
+        choice = msgspec.json.decode(body)["choices"][0]
+        message, heard.finish = choice["message"], choice.get("finish_reason")
+        heard.content, heard.reasoning = message.get("content") or "", message.get("reasoning_content") or ""
+        heard.calls = message.get("tool_calls") or []
     else:
         heard.content += item.content or ""
         heard.reasoning += item.reasoning or ""
@@ -199,29 +173,17 @@ def _hear(heard: _Heard, item: Delta | Usage | Result, at_s: float) -> None:
             heard.last_s = at_s
 
 
-def _said_something(heard: _Heard) -> tuple[bool, str]:
-    if heard.content:
-        return True, repr(_short(heard.content))
-    if heard.reasoning:
-        return True, f"thinks, and comes to no answer within {MAX_TOKENS} tokens"
-    return False, f"an empty answer (finish reason {heard.finish})"
-
-
 def _called(heard: _Heard) -> tuple[bool, str]:
     if not heard.calls:
         return False, f"no call of the tool, but {_said_something(heard)[1]}"
-    function = heard.calls[0].function
-    call = f"{function.name}({_short(function.arguments)})"
+    function = heard.calls[0].get("function", {})
+    name, arguments = function.get("name"), function.get("arguments", "")
     try:
-        arguments = msgspec.json.decode(function.arguments)
+        msgspec.json.decode(arguments, type=_Arguments)
+        good = name == "get_weather"
     except msgspec.DecodeError:
-        arguments = None
-    good = (
-        function.name == "get_weather"
-        and isinstance(arguments, dict)
-        and isinstance(arguments.get("city"), str)
-    )
-    return good, repr(call)[1:-1]
+        good = False
+    return good, repr(f"{name}({_short(arguments)})")[1:-1]
 
 
 def _is_object(heard: _Heard) -> tuple[bool, str]:

@@ -185,22 +185,17 @@ class Pattern:
 
     def matches(self, target: Target) -> bool:
         """Whether this URL is meant."""
-        if target.origin != self.origin:
-            return False
         said = target.path.split("/")[1:]
         if self.segments[-1] == "*":
-            if len(said) < len(self.segments):
-                return False
-        elif len(said) != len(self.segments):
-            return False
-        last = len(self.segments) - 1
-        for at, wanted in enumerate(self.segments):
-            if wanted == "*":
-                if not said[at] and at != last:
-                    return False
-            elif wanted != said[at]:
-                return False
-        return True
+            said = [*said[: len(self.segments) - 1], "*"] if len(said) >= len(self.segments) else []
+        return (
+            target.origin == self.origin
+            and len(said) == len(self.segments)
+            and all(
+                wanted == part or (wanted == "*" and part)
+                for wanted, part in zip(self.segments, said, strict=True)
+            )
+        )
 
     @property
     def precision(self) -> tuple[bool, ...]:

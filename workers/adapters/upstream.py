@@ -5,6 +5,7 @@ import contextlib
 import functools
 import hmac
 import logging
+import math
 import random
 import re
 import secrets
@@ -51,7 +52,7 @@ _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 _TEXT = re.compile(rb"\{\s*\"|\[\s*\{|<(?:!|html)", re.IGNORECASE)
 """How JSON or a page begins, and no sound."""
 LINGER_S = 0.25
-CHECK_TIMEOUT_S = 5.0
+CHECK_TIMEOUT_MS = 5000
 MAX_REPEATS = 4
 """Of a request that is rejected for what can be sent otherwise."""
 MAX_MODELS = 256
@@ -154,7 +155,7 @@ class Upstream:
             await client.aclose()
 
     async def check(self) -> str:
-        """Why the upstream does not work, in its own words; '' when it does. It has CHECK_TIMEOUT_S to answer what models it has.
+        """Return why the upstream does not work, in its own words, or ''. It has CHECK_TIMEOUT_MS to list its models.
 
         Any answer will do but a server's failure: not every upstream has that call, and not every key may make it.
         """
@@ -189,24 +190,14 @@ class Upstream:
 
     async def _ask_for_models(self) -> tuple[int, bytes]:
         """Status and body, cut at MAX_LIST_BYTES. Raise `TaskError` when there is none in time."""
+        clock = Clock(Limits(total_ms=CHECK_TIMEOUT_MS), math.inf, stream=False)
+        request = self._http().build_request("GET", self._base_url + self._dialect.models_path)
+        response = await self._send(request, clock)
         try:
-            async with asyncio.timeout(CHECK_TIMEOUT_S):
-                request = self._http().build_request("GET", self._base_url + self._dialect.models_path)
-                response = await self._http().send(request, stream=True)
-                try:
-                    body = bytearray()
-                    async for part in response.aiter_bytes():
-                        body += part
-                        if len(body) > MAX_LIST_BYTES:
-                            break
-                finally:
-                    await response.aclose()
-        except TimeoutError as error:
-            sentence = f"The upstream did not answer within {CHECK_TIMEOUT_S:.0f} s."
-            raise TaskError("TOTAL_TIMEOUT", sentence) from error
-        except httpx2.HTTPError as error:
-            raise from_transport(error, streaming=False) from error
-        return response.status_code, bytes(body)
+            body = await self._read_all(response.aiter_bytes(), clock, MAX_LIST_BYTES, cut=True)
+        finally:
+            await response.aclose()
+        return response.status_code, body
 
     async def __call__(self, task: Task, context: Context) -> AsyncGenerator[Output, None]:
         """Run one task. Raise `TaskError` with the codes of `failures`."""
@@ -221,7 +212,8 @@ class Upstream:
             call = requests.call
             asked = CallTarget(self._shown_url + call.path, model, callers_choice, self._api_key)
             try:
-                response = await self._send(call, task, context, clock)
+                response = await self._send(self._request(call, task, context), clock)
+                context.sent()  # where the transport does not report it
                 try:
                     async with contextlib.aclosing(self._answer(response, clock, call, asked)) as items:
                         async for item in items:
@@ -288,26 +280,24 @@ class Upstream:
             }
             self._worker.tag("quirks", " ".join(rows))
 
-    async def _send(self, call: Call, task: Task, context: Context, clock: Clock) -> httpx2.Response:
-        request = self._http().build_request(
-            "POST",
-            self._base_url + call.path,
-            content=call.body,
-            headers={
-                "Content-Type": call.content_type,
-                **({"traceparent": task.traceparent} if task.traceparent else {}),
-            },
-            extensions=_telling(context) if task.tell_sent else None,
+    def _request(self, call: Call, task: Task, context: Context) -> httpx2.Request:
+        headers = {"Content-Type": call.content_type}
+        if task.traceparent:
+            headers["traceparent"] = task.traceparent
+        extensions = _telling(context) if task.tell_sent else None
+        url = self._base_url + call.path
+        return self._http().build_request(
+            "POST", url, content=call.body, headers=headers, extensions=extensions
         )
+
+    async def _send(self, request: httpx2.Request, clock: Clock) -> httpx2.Response:
         try:
             async with clock.until_answer():
-                response = await self._http().send(request, stream=True)
+                return await self._http().send(request, stream=True)
         except TimeoutError as error:
             raise clock.failure() from error
         except httpx2.HTTPError as error:
             raise from_transport(error, streaming=False) from error
-        context.sent()  # where the transport does not report it
-        return response
 
     # ---- the answer ------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from fairlane.workers.sdk.address import without_query
 from fairlane.workers.sdk.backoff import CEILING_S, UNREACHABLE_CEILING_S, requested_pause
 from fairlane.workers.sdk.errors import GatewayRefusedError, shorten
 from fairlane.workers.sdk.pool import Pool
-from fairlane.workers.sdk.session.session import Complaint, Effect, HandOver, Registered, Session, Start, Stop
+from fairlane.workers.sdk.session.session import Effect, Session, Start
 from fairlane.workers.sdk.values import attempt_mark
 
 log = logging.getLogger("fairlane.worker")
@@ -77,7 +77,6 @@ class Connection:
         *,
         woken: asyncio.Event,
         on_change: Callable[[], None],
-        on_end: Callable[[], None],
     ) -> None:
         self.session = session
         self.registered = asyncio.Event()
@@ -88,7 +87,6 @@ class Connection:
         self._pool = pool
         self._woken = woken
         self._on_change = on_change
-        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._registered_at: float | None = None
         self._sending_since: float | None = None
@@ -148,7 +146,6 @@ class Connection:
         finally:
             self.session.end()
             self._pool.stop_session(self.session, "disconnected")
-            self._on_end()
 
     # ---- the three loops -------------------------------------------------------------------------
 
@@ -175,7 +172,7 @@ class Connection:
     async def _read(self, socket: ClientConnection) -> None:
         session = self.session
         while True:
-            for effect in session.receive(await socket.recv()):
+            if (effect := session.receive(await socket.recv())) is not None:
                 self._carry_out(effect)
             self._on_change()
 
@@ -228,22 +225,22 @@ class Connection:
         match effect:
             case Start():
                 self._pool.start(self.session, effect)
-            case Stop():
+            case protocol.Cancel():
                 self._pool.stop(self.session, effect)
-            case Registered():
+            case protocol.Registered():
                 self._registered_at = self._loop.time()
                 self._heartbeat_s = max(effect.heartbeat_ms / 1000, MIN_HEARTBEAT_S)
                 self._next_heartbeat = self._registered_at + self._heartbeat_s
                 log.info("registered with %s as %s", without_query(self._url), effect.worker_id)
                 self.registered.set()
                 self._stir.set()  # the pulse has a heartbeat to keep from now on
-            case HandOver():
+            case protocol.Drain():
                 why = "the gateway shuts down" if effect.reconnect else "an operator takes this worker out"
                 log.info("%s; %d ms to finish", why, effect.grace_ms)
                 self.reconnect = effect.reconnect
                 self._close_at = self._loop.time() + effect.grace_ms / 1000
                 self.draining.set()
-            case Complaint():
+            case protocol.Error():
                 log.warning("gateway: %s: %s", effect.code, effect.message)
 
     # ---- the end ---------------------------------------------------------------------------------

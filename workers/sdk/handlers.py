@@ -1,14 +1,15 @@
 """Which handler runs a task, and how the three kinds of handler become one stream of items."""
 
 import asyncio
+import functools
 import inspect
-import threading
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from fairlane.workers import protocol
 from fairlane.workers.sdk.context import Context
+from fairlane.workers.sdk.threads import in_thread
 from fairlane.workers.sdk.values import Delta, Result, Task, Usage
 from fairlane.workers.tasktypes import ANY_TYPE, MEDIA, takes
 
@@ -112,46 +113,10 @@ async def _from_coroutine(handler: Handler, task: Task, context: Context) -> Asy
 
 
 async def _from_function(handler: Handler, task: Task, context: Context) -> AsyncGenerator[Item, None]:
-    yield Result(await _in_thread(handler, task, context))
-
-
-async def _in_thread(handler: Handler, task: Task, context: Context) -> Any:
-    """The function's return value. A cancellation waits for the function: its slot is busy until then.
-
-    The thread is a daemon, so that a function that never returns does not keep the process from ending.
-    """
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[Any] = loop.create_future()
-
-    def settle(value: Any, error: BaseException | None) -> None:
-        if outcome.done():
-            return
-        if error is None:
-            outcome.set_result(value)
-        else:
-            outcome.set_exception(error)
-
-    def report(value: Any, error: BaseException | None) -> None:
-        # The loop may have been closed while the function ran; its value is not awaited then.
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, value, error)
-
-    def call() -> None:
-        try:
-            value = handler(task, context)
-        except StopIteration as error:
-            report(None, RuntimeError(f"StopIteration: {error}"))  # a future cannot carry it
-        except BaseException as error:  # the edge of the thread: the waiting task raises it again
-            report(None, error)
-        else:
-            report(value, None)
-
-    threading.Thread(target=call, name=f"task-{task.task_id}", daemon=True).start()
+    outcome = in_thread(functools.partial(handler, task, context), f"task-{task.task_id}")
     try:
-        return await asyncio.shield(outcome)
-    except asyncio.CancelledError:
-        if not outcome.done():
-            await asyncio.wait([outcome])
-        if not outcome.cancelled():
-            outcome.exception()  # mark it as seen
+        value = await asyncio.shield(outcome)
+    except asyncio.CancelledError:  # its slot is busy until it returns
+        await asyncio.wait([outcome])
         raise
+    yield Result(value)

@@ -16,7 +16,7 @@ from fairlane.workers.sdk.errors import TaskError, shorten
 from fairlane.workers.sdk.failures import FailureLines
 from fairlane.workers.sdk.handlers import Registry
 from fairlane.workers.sdk.session.checks import check_delta
-from fairlane.workers.sdk.session.session import Session, Slots, Start, Stop
+from fairlane.workers.sdk.session.session import Session, Start
 from fairlane.workers.sdk.values import Delta, Key, Result, Task, Usage, as_json
 from fairlane.workers.tracing import Attributes, Span, Tracer, read_traceparent
 
@@ -34,7 +34,6 @@ class Pool:
     def __init__(
         self,
         registry: Registry,
-        slots: Slots,
         *,
         state: SimpleNamespace,
         on_change: Callable[[], None],
@@ -42,7 +41,6 @@ class Pool:
     ) -> None:
         self._tracer = tracer
         self._registry = registry
-        self._slots = slots
         self._state = state
         self._on_change = on_change
         self._failures = FailureLines()
@@ -57,11 +55,11 @@ class Pool:
         self._running[session, start.output.key] = running
         running.begin()
 
-    def stop(self, session: Session, stop: Stop) -> None:
+    def stop(self, session: Session, cancel: protocol.Cancel) -> None:
         """Cancel one handler. Its task is answered when it ends, or shortly before the grace is over."""
-        running = self._running.get((session, stop.key))
+        running = self._running.get((session, (cancel.task_id, cancel.attempt)))
         if running is not None:
-            running.stop(stop.reason, stop.grace_ms / 1000 * GRACE_SHARE)
+            running.stop(cancel.reason, cancel.grace_ms / 1000 * GRACE_SHARE)
 
     def stop_session(self, session: Session, reason: str) -> None:
         """Cancel the handlers of one connection, without waiting for them."""
@@ -84,8 +82,6 @@ class Pool:
 
     def _forget(self, session: Session, key: Key) -> None:
         self._running.pop((session, key), None)
-        self._slots.release(session, key)
-        session.offer()
         self._on_change()
 
 
@@ -103,7 +99,17 @@ class _Running:
         self._first_output: float | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
         message = start.task
-        self._task = Task.from_message(message)
+        self._task = Task(
+            task_id=message.task_id,
+            type=message.task_type,
+            model=message.model,
+            payload_bytes=bytes(message.payload),
+            attempt=message.attempt,
+            stream=message.stream,
+            traceparent=message.traceparent,
+            tell_sent=message.tell_sent,
+            user=message.user,
+        )
         self._span = None if pool._tracer is None else _begin_span(pool._tracer, self._task)
         self._context = Context(
             self._task,

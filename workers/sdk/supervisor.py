@@ -15,7 +15,7 @@ from fairlane.workers.sdk.connection import CLOSE_TIMEOUT_S, Connection, Ended
 from fairlane.workers.sdk.handlers import Registry
 from fairlane.workers.sdk.pool import Pool
 from fairlane.workers.sdk.session.ledger import Ledger
-from fairlane.workers.sdk.session.session import Session, Slots
+from fairlane.workers.sdk.session.session import Session
 from fairlane.workers.tracing import Tracer
 
 log = logging.getLogger("fairlane.worker")
@@ -53,10 +53,10 @@ class Supervisor:
         self._registry = registry
         self._drain_ms = drain_ms
         self._backoff = Backoff(rng)
-        self._slots = Slots(slots)
+        self._slots = slots
         self._ledger = Ledger()
         self._changed = asyncio.Event()
-        self._pool = Pool(registry, self._slots, state=state, on_change=self._on_change, tracer=tracer)
+        self._pool = Pool(registry, state=state, on_change=self.on_change, tracer=tracer)
         self._open: dict[asyncio.Task[Ended], Connection] = {}
         self._draining_ms: int | None = None
         self._loop = asyncio.get_running_loop()
@@ -94,6 +94,7 @@ class Supervisor:
             connection = self._connection()
             link = asyncio.create_task(connection.run(), name="fairlane connection")
             self._open[link] = connection
+            link.add_done_callback(self._on_end)
             draining = asyncio.create_task(connection.draining.wait())
             welcomed = asyncio.create_task(self._retire_others(connection))
             try:
@@ -107,12 +108,17 @@ class Supervisor:
                 log.info("taken out by the gateway: not coming back")
                 for other in self._open.values():
                     other.close_when_idle()
-                await asyncio.wait(self._open)
+                if self._open:
+                    await asyncio.wait(self._open)
                 return
             if link.done():
-                delay = self._after(link)
+                ended = link.result()
+                delay = self._backoff.after(ended.registered_s, ended.retry_after_s, ended.ceiling_s)
+                log.warning(
+                    "not connected to %s: %s; next attempt in %.1f s",
+                    *(without_query(self._url), ended.reason, delay),
+                )
             else:
-                link.add_done_callback(self._retired)
                 delay = self._backoff.after_handover(connection.registered_s)
             await asyncio.sleep(delay)
 
@@ -120,7 +126,7 @@ class Supervisor:
         woken = asyncio.Event()
         session = Session(
             self._make_register,
-            slots=self._slots,
+            free_slots=lambda: self._slots - len(self._pool),
             ledger=self._ledger,
             serves=lambda model, task_type: self._registry.find(model, task_type) is not None,
             clock=self._loop.time,
@@ -128,15 +134,7 @@ class Supervisor:
         )
         if self._draining_ms is not None:
             session.drain(self._draining_ms)
-        return Connection(
-            self._url,
-            self._token,
-            session,
-            self._pool,
-            woken=woken,
-            on_change=self._on_change,
-            on_end=self._on_end,
-        )
+        return Connection(self._url, self._token, session, self._pool, woken=woken, on_change=self.on_change)
 
     async def _retire_others(self, connection: Connection) -> None:
         """Once `connection` is registered, the ones before it close as soon as they are idle."""
@@ -145,39 +143,22 @@ class Supervisor:
             if other is not connection:
                 other.close_when_idle()
 
-    def _after(self, link: asyncio.Task[Ended]) -> float:
-        """Return the delay after a connection that has ended. Raise its exception."""
-        del self._open[link]
-        ended = link.result()
-        delay = self._backoff.after(ended.registered_s, ended.retry_after_s, ended.ceiling_s)
-        log.warning(
-            "not connected to %s: %s; next attempt in %.1f s", without_query(self._url), ended.reason, delay
-        )
-        return delay
-
-    def _retired(self, link: asyncio.Task[Ended]) -> None:
-        """Forget a handed-over connection that has ended; the current one reports problems better."""
-        self._open.pop(link, None)
-        if not link.cancelled() and (error := link.exception()) is not None:
-            log.warning("an old connection ended with %s", error)
-        self._on_change()
-
-    def register_changed(self) -> None:
-        """Send the worker's changed description to the gateway."""
-        self._on_change()
-
-    def _on_change(self) -> None:
-        """A handler or a result is done: wake the coroutines that wait for it."""
+    def on_change(self) -> None:
+        """A handler or a result is done, or the worker's description has changed: offer what is free, and wake the coroutines
+        that wait for it."""
         self._changed.set()
         for connection in self._open.values():
             connection.session.offer()
             connection.stir()
 
-    def _on_end(self) -> None:
+    def _on_end(self, link: asyncio.Task[Ended]) -> None:
         """Let another registered connection send the results of one that has ended."""
+        ended = self._open.pop(link)
+        if ended.reconnect and not link.cancelled() and (error := link.exception()) is not None:
+            log.warning("an old connection ended with %s", error)  # the current one raises its own
         for connection in self._open.values():
             connection.session.resend()
-        self._on_change()
+        self.on_change()
 
     # ---- draining -----------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """What a handler receives (`Task`) and what it may yield (`Delta`, `Usage`, `Result`, or plain text)."""
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from fairlane.workers import protocol
 from fairlane.workers.protocol import Delta
 
 __all__ = ["Delta", "Result", "Task", "Usage", "as_json"]
@@ -14,6 +14,7 @@ Key = tuple[str, int]
 """Task id and attempt (opaque): what every message about a task repeats."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Task:
     """One piece of work.
 
@@ -24,67 +25,20 @@ class Task:
     `wants_user`.
     """
 
-    __slots__ = (
-        "_payload",
-        "attempt",
-        "model",
-        "payload_bytes",
-        "stream",
-        "task_id",
-        "tell_sent",
-        "traceparent",
-        "type",
-        "user",
-    )
+    task_id: str
+    type: str
+    model: str
+    payload_bytes: bytes = field(repr=False)
+    attempt: int = 1
+    stream: bool = True
+    traceparent: str | None = field(default=None, repr=False)
+    tell_sent: bool = field(default=False, repr=False)
+    user: str = field(default="", repr=False)
 
-    def __init__(
-        self,
-        *,
-        task_id: str,
-        type: str,
-        model: str,
-        payload_bytes: bytes,
-        attempt: int = 1,
-        stream: bool = True,
-        traceparent: str | None = None,
-        tell_sent: bool = False,
-        user: str = "",
-    ) -> None:
-        self.task_id = task_id
-        self.type = type
-        self.model = model
-        self.attempt = attempt
-        self.payload_bytes = payload_bytes
-        self.stream = stream
-        self.traceparent = traceparent
-        self.tell_sent = tell_sent
-        self.user = user
-        self._payload: Any = msgspec.UNSET
-
-    @classmethod
-    def from_message(cls, message: protocol.Task) -> "Task":
-        """The task that a `task` message brings."""
-        return cls(
-            task_id=message.task_id,
-            type=message.task_type,
-            model=message.model,
-            payload_bytes=bytes(message.payload),
-            attempt=message.attempt,
-            stream=message.stream,
-            traceparent=message.traceparent,
-            tell_sent=message.tell_sent,
-            user=message.user,
-        )
-
-    @property
+    @functools.cached_property
     def payload(self) -> Any:
         """The payload as Python values, the same object each time. Raises `msgspec.DecodeError`."""
-        if self._payload is msgspec.UNSET:
-            self._payload = msgspec.json.decode(self.payload_bytes)
-        return self._payload
-
-    def __repr__(self) -> str:
-        return f"Task({self.task_id!r}, type={self.type!r}, model={self.model!r}, attempt={self.attempt})"
+        return msgspec.json.decode(self.payload_bytes)
 
 
 def attempt_mark(attempt: int) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
 import random
@@ -10,12 +9,12 @@ import signal
 import socket
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import TypeVar
 
 import msgspec
 
+from fairlane import __version__
 from fairlane.workers import protocol
 from fairlane.workers.sdk.address import DEFAULT_GATEWAY, websocket_url
 from fairlane.workers.sdk.connection import MAX_FRAME_BYTES
@@ -172,7 +171,7 @@ class Worker:
 
     def _changed(self) -> None:
         if self._supervisor is not None:
-            self._supervisor.register_changed()
+            self._supervisor.on_change()
 
     def check(self) -> None:
         """Raise `ValueError` with a sentence if the settings cannot work. `serve` and `run` begin so."""
@@ -193,27 +192,12 @@ class Worker:
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[None]:
         """Between the start-up and the shutdown hooks, without a gateway: to run handlers by hand."""
-        try:
-            await self._run_startup_hooks()
-            yield
-        finally:
-            await self._run_shutdown_hooks()
-
-    async def _run_startup_hooks(self) -> None:
-        for hook in self._startup:
-            await hook(self.state)
-
-    async def _run_shutdown_hooks(self) -> None:
-        failed: Exception | None = None
-        for hook in reversed(self._shutdown):
-            try:
+        async with contextlib.AsyncExitStack() as stack:
+            for hook in self._shutdown:
+                stack.push_async_callback(hook, self.state)
+            for hook in self._startup:
                 await hook(self.state)
-            except Exception as error:
-                # The edge of a hook: the others still have things to release; the first failure is raised
-                # after them.
-                failed = failed or error
-        if failed is not None:
-            raise failed
+            yield
 
     async def _serve_until_signal(self) -> None:
         stop, abort = asyncio.Event(), asyncio.Event()
@@ -242,7 +226,7 @@ class Worker:
             upstream=self.upstream or None,
             model_info=dict(self._model_info) or None,
             wants_user=self.wants_user,
-            sdk=protocol.Sdk(name=protocol.SDK_NAME, version=_version()),
+            sdk=protocol.Sdk(name=protocol.SDK_NAME, version=__version__),
             tags=self.tags,
         )
 
@@ -255,7 +239,7 @@ async def _tracer() -> AsyncIterator[Tracer | None]:
         yield None
         return
     try:
-        tracer = open_tracer(endpoint, "fairlane-worker", _version())
+        tracer = open_tracer(endpoint, "fairlane-worker", __version__)
     except TracingUnavailable as error:
         logging.getLogger("fairlane.worker").warning("no traces are sent: %s", error)
         yield None
@@ -264,14 +248,6 @@ async def _tracer() -> AsyncIterator[Tracer | None]:
         yield tracer
     finally:
         await tracer.close()
-
-
-@functools.cache
-def _version() -> str:
-    try:
-        return version("fairlane")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

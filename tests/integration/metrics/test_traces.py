@@ -11,7 +11,7 @@ import pytest
 from tests.support.serving import until
 from tests.support.talk import Talk
 
-from fairlane.workers.adapters import OpenAIAdapter
+from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.sdk import Worker
 
 from .collector import Heard, collector, upstream
@@ -43,7 +43,7 @@ def traces() -> Iterator[Heard]:
 async def sdk_worker(talk: Talk, base_url: str) -> AsyncIterator[None]:
     """An adapter's worker, as `fairlane worker start --provider openai` runs it."""
     worker = Worker("sdk", gateway=talk.served.url)
-    OpenAIAdapter(base_url=base_url, models=["m"]).attach(worker)
+    PROVIDERS["openai"].adapter(base_url=base_url, models=["m"]).attach(worker)
     stop = asyncio.Event()
     serving = asyncio.create_task(worker.serve(stop))
     try:

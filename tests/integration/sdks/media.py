@@ -11,7 +11,7 @@ from tests.support.serving import DEADLINE_S, WORKER_TOKEN, Served, http_client,
 
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey
-from fairlane.workers.adapters import SIMULATED, OpenAIAdapter, SimulateAdapter, Simulation
+from fairlane.workers.adapters import PROVIDERS, SIMULATED, SimulateAdapter, Simulation
 from fairlane.workers.sdk import Context, Result, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.media import (
     IMAGE,
@@ -121,7 +121,7 @@ class Media:
             raise AssertionError("it was given a task of media")
 
         far = Worker("far", slots=4)
-        OpenAIAdapter(
+        PROVIDERS["openai"].adapter(
             base_url=self.upstream.url, models={"far": "theirs"}, api_key="sk-theirs", task_types=MEDIA
         ).attach(far)
         workers = [simulated, own, chat, far]

@@ -12,7 +12,7 @@ import pytest
 from tests.support.serving import DEADLINE_S, Served, until
 from tests.support.talk import Talk
 
-from fairlane.workers.adapters.openai import OpenAIAdapter
+from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.sdk import Worker
 
 from .openais import python_sdk
@@ -56,7 +56,7 @@ async def refusing(served: Served, model: str, status: int, headers: str = "") -
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     worker = Worker("upstream", gateway=served.url, slots=4)
-    OpenAIAdapter(base_url=f"http://127.0.0.1:{port}/v1", models=[model]).attach(worker)
+    PROVIDERS["openai"].adapter(base_url=f"http://127.0.0.1:{port}/v1", models=[model]).attach(worker)
     stop = asyncio.Event()
     working = asyncio.create_task(worker.serve(stop, stop))
     try:

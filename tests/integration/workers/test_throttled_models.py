@@ -19,7 +19,7 @@ from tests.support.rawworkers import Callers, RawWorker, callers_of, key, until_
 from tests.support.serving import Served, serving, until
 
 from fairlane.queues.rules import Value
-from fairlane.workers.adapters import OpenAIAdapter
+from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.sdk import Worker
 
 pytestmark = pytest.mark.anyio
@@ -328,7 +328,7 @@ async def test_a_provider_s_429_is_waited_out_and_the_caller_gets_the_answer(
         httpx2.Response(429, json={"error": {"message": "slow down"}}, headers={"retry-after-ms": "250"}),
         httpx2.Response(200, json={"choices": [{"message": {"role": "assistant", "content": "here"}}]}),
     ]
-    adapter = OpenAIAdapter(
+    adapter = PROVIDERS["openai"].adapter(
         base_url="http://provider.test/v1", models=["m"], transport=httpx2.MockTransport(upstream.handler)
     )
     worker = Worker(gateway=served.url)

@@ -12,8 +12,7 @@ from tests.support.rawworkers import Callers, RawWorker, until_workers, worker_v
 from tests.support.serving import DEADLINE_S, Served, until
 
 from fairlane.queues.tasks import State
-from fairlane.workers.adapters import watch
-from fairlane.workers.adapters.openai import OpenAIAdapter
+from fairlane.workers.adapters import PROVIDERS, watch
 from fairlane.workers.sdk import Worker
 from fairlane.workers.server.offers import health
 
@@ -182,7 +181,7 @@ class Upstream:
 async def adapted(served: Served, name: str, port: int) -> AsyncIterator[None]:
     """A worker with the OpenAI adapter."""
     worker = Worker(name, gateway=served.url, slots=4)
-    OpenAIAdapter(base_url=f"http://127.0.0.1:{port}/v1", models=["m"]).attach(worker)
+    PROVIDERS["openai"].adapter(base_url=f"http://127.0.0.1:{port}/v1", models=["m"]).attach(worker)
     stop = asyncio.Event()
     working = asyncio.create_task(worker.serve(stop, stop))
     try:

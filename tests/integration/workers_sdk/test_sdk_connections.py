@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from fairlane.workers.adapters.openai import OpenAIAdapter
+from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.sdk import Context, GatewayRefusedError, Task, Worker
 from fairlane.workers.testing import FakeGateway
 
@@ -221,7 +221,9 @@ async def test_what_an_upstream_tells_of_its_models_is_told_to_the_gateway(gatew
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json={"data": rows}))
     worker = Worker(gateway=gateway.url)
     models = {"big": "org/big", "unknown": "unknown"}
-    OpenAIAdapter(base_url="http://upstream.test/v1", models=models, transport=transport).attach(worker)
+    PROVIDERS["openai"].adapter(
+        base_url="http://upstream.test/v1", models=models, transport=transport
+    ).attach(worker)
     async with serving(worker):
         await gateway.until(lambda: len(gateway.from_workers("register")) == 1)
         worker.describe("unknown", context_length=4096)

@@ -330,7 +330,8 @@ async def test_a_cancel_reaches_the_upstream_server(gateway: FakeGateway) -> Non
         given = await gateway.give("openaiLike", HELLO, model="m", stream=True)
         async with asyncio.timeout(DEADLINE_S):
             await given.first_output.wait()
-        await gateway.cancel(given)
+        await given.cancel()
+        await given.outcome()
         async with asyncio.timeout(DEADLINE_S):
             await upstream.left.wait()
         assert given.so_far.text == "one"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fairlane.workers.adapters import OpenAIAdapter
+from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.sdk import Worker
 from fairlane.workers.testing import FakeGateway
 
@@ -46,7 +46,7 @@ async def test_the_adapter_says_when_its_request_has_left(upstream: tuple[Silent
     silent, url = upstream
     async with FakeGateway() as gateway:
         worker = Worker(gateway=gateway.url, slots=2)
-        OpenAIAdapter(base_url=url, models=["m"]).attach(worker)
+        PROVIDERS["openai"].adapter(base_url=url, models=["m"]).attach(worker)
         async with serving(worker):
             body = {"model": "m", "messages": [{"role": "user", "content": "x" * 3_000_000}]}
             asked = await gateway.give("openaiLike", body, model="m", tell_sent=True)

@@ -228,7 +228,8 @@ async def test_cancel_raises_in_the_handler_and_is_answered(gateway: FakeGateway
         given = await gateway.give("x", {}, model="m", stream=True)
         async with asyncio.timeout(DEADLINE_S):
             await given.first_output.wait()
-        outcome = await gateway.cancel(given, "timeout", grace_ms=60_000)
+        await given.cancel("timeout", grace_ms=60_000)
+        outcome = await given.outcome()
         assert outcome.error
         assert cancelled == ["timeout"]
         assert (await gateway.worker("m")).tasks == {}
@@ -249,7 +250,8 @@ async def test_a_handler_that_ignores_its_cancel_is_answered_for_and_keeps_its_s
         given = await gateway.give("x", {}, model="m")
         async with asyncio.timeout(DEADLINE_S):
             await given.acknowledged.wait()
-        outcome = await gateway.cancel(given, grace_ms=50)
+        await given.cancel(grace_ms=50)
+        outcome = await given.outcome()
         assert outcome.error
         other = await gateway.give("x", {}, model="m")
         async with asyncio.timeout(DEADLINE_S):
@@ -276,7 +278,8 @@ async def test_a_plain_function_can_see_that_it_is_cancelled(gateway: FakeGatewa
         given = await gateway.give("x", {}, model="m")
         async with asyncio.timeout(DEADLINE_S):
             await given.acknowledged.wait()
-        await gateway.cancel(given)
+        await given.cancel()
+        await given.outcome()
         assert seen == [True]
 
 

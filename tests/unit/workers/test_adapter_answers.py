@@ -9,9 +9,9 @@ import pytest
 import respx
 from tests.support.upstreams import sse
 
+from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.adapters.dialects.chat import Head
 from fairlane.workers.adapters.dialects.chunks import OpenAIReader
-from fairlane.workers.adapters.openai import OpenAIAdapter
 from fairlane.workers.protocol import encoder
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 
@@ -32,7 +32,7 @@ async def answer(
     status: int = 200,
 ) -> list[Any]:
     """What the adapter yields for a body."""
-    adapter = OpenAIAdapter(base_url=BASE, models=["m"], api_key="sk-secret")
+    adapter = PROVIDERS["openai"].adapter(base_url=BASE, models=["m"], api_key="sk-secret")
     task = Task(task_id="t", type=type, model="m", payload_bytes=payload, stream=stream)
     response = httpx2.Response(status, headers={"Content-Type": kind, **dict(headers)}, content=body)
     with respx.mock() as mocked:

@@ -13,7 +13,7 @@ import respx
 
 from fairlane.gateway.process.workers import _arguments
 from fairlane.gateway.settings import UpstreamSettings
-from fairlane.workers.adapters import PROVIDERS, SIMULATED, OpenAIAdapter, SimulateAdapter, Simulation
+from fairlane.workers.adapters import PROVIDERS, SIMULATED, SimulateAdapter, Simulation
 from fairlane.workers.sdk import Context, Task, TaskError, Usage
 from fairlane.workers.sdk.media import ImageRequest, ModerationRequest, Transcript, TranscriptionRequest
 from fairlane.workers.tasktypes import IMAGE, IMAGE_EDIT, MEDIA, MODERATION, SPEECH, TRANSCRIPTION
@@ -34,7 +34,7 @@ async def run(handler: Any, task: Task) -> list[Any]:
 
 async def ask(task: Task, response: httpx2.Response, path: str) -> tuple[list[Any], httpx2.Request]:
     """What the adapter makes of an upstream's answer, and what it asked."""
-    adapter = OpenAIAdapter(base_url=BASE, models={"m": "theirs"}, task_types=MEDIA)
+    adapter = PROVIDERS["openai"].adapter(base_url=BASE, models={"m": "theirs"}, task_types=MEDIA)
     with respx.mock() as mocked:
         route = mocked.post(f"{BASE}{path}").mock(return_value=response)
         try:
@@ -103,7 +103,7 @@ async def test_what_would_steer_the_upstream_is_not_sent() -> None:
 
 async def test_nothing_of_media_is_offered_unless_it_is_named() -> None:
     with pytest.raises(TaskError, match="does not run tasks of type"):
-        await run(OpenAIAdapter(base_url=BASE, models=["m"]), task(SPEECH, {"input": "hi"}))
+        await run(PROVIDERS["openai"].adapter(base_url=BASE, models=["m"]), task(SPEECH, {"input": "hi"}))
     for provider, asked in (("anthropic", SPEECH), ("openai", "openaiSong"), ("openai", "http")):
         with pytest.raises(ValueError, match="no task type that this upstream"):
             PROVIDERS[provider].adapter(models=["m"], api_key="k", task_types=[asked])

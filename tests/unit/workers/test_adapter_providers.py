@@ -19,7 +19,8 @@ from tests.support.upstreams import (
     sse,
 )
 
-from fairlane.workers.adapters import PROVIDERS, Limits
+from fairlane.workers.adapters import PROVIDERS
+from fairlane.workers.adapters.clock import Limits
 from fairlane.workers.adapters.upstream import Upstream
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage, Worker
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tests.support.upstreams import gemini_chunks, gemini_content
 
 from fairlane.workers.adapters.dialects.chat import Head
-from fairlane.workers.adapters.dialects.gemini import GeminiDialect
 from fairlane.workers.adapters.dialects.gemini.answer import GeminiReader
-from fairlane.workers.adapters.dialects.gemini.request import NO_SIGNATURE, content_request
+from fairlane.workers.adapters.dialects.gemini.request import NO_SIGNATURE, GeminiDialect, content_request
 from fairlane.workers.adapters.failures import UpstreamSaid
 from fairlane.workers.sdk import Delta, Result, Task, TaskError
 

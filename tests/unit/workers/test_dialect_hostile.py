@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.upstreams import anthropic_events, anthropic_message, gemini_chunks, gemini_content
 
-from fairlane.workers.adapters.dialects.anthropic import AnthropicDialect
+from fairlane.workers.adapters.dialects.anthropic.request import AnthropicDialect
 from fairlane.workers.adapters.dialects.base import Dialect
-from fairlane.workers.adapters.dialects.gemini import GeminiDialect
+from fairlane.workers.adapters.dialects.gemini.request import GeminiDialect
 from fairlane.workers.adapters.dialects.openai import OpenAIDialect
 from fairlane.workers.adapters.failures import UpstreamSaid
 from fairlane.workers.sdk import Task, TaskError

@@ -6,7 +6,7 @@ import msgspec
 
 from fairlane.workers import protocol
 from fairlane.workers.sdk.session.ledger import KEEP_S, Ledger
-from fairlane.workers.sdk.session.session import Complaint, HandOver, Registered, Session, Slots, Start, Stop
+from fairlane.workers.sdk.session.session import Session, Start
 
 
 class Bench:
@@ -14,11 +14,12 @@ class Bench:
 
     def __init__(self, slots: int = 1, *, shared: "Bench | None" = None) -> None:
         self.now = 0.0
-        self.slots: Slots = shared.slots if shared else Slots(slots)
+        self.slots: int = shared.slots if shared else slots
+        self.running: set[int] = shared.running if shared else set()
         self.ledger: Ledger = shared.ledger if shared else Ledger()
         self.session = Session(
             lambda: protocol.Register(instance_id="i", name="n", models=["m"]),
-            slots=self.slots,
+            free_slots=lambda: self.slots - len(self.running),
             ledger=self.ledger,
             serves=lambda model, task_type: model == "m" and task_type == "openaiLike",
             clock=lambda: self.now,
@@ -38,17 +39,18 @@ class Bench:
         )
         return self
 
-    def receive(self, **message: Any) -> list[Any]:
-        return list(self.session.receive(msgspec.json.encode(message)))
+    def receive(self, **message: Any) -> Any:
+        return self.session.receive(msgspec.json.encode(message))
 
-    def task(self, task_id: str = "t", attempt: int = 1, model: str = "m") -> list[Any]:
+    def task(self, task_id: str = "t", attempt: int = 1, model: str = "m") -> Any:
         return self.receive(
             type="task", taskType="openaiLike", taskId=task_id, payload={}, attempt=attempt, model=model
         )
 
     def start(self, task_id: str = "t", attempt: int = 1) -> Start:
-        (effect,) = self.task(task_id, attempt)
+        effect = self.task(task_id, attempt)
         assert isinstance(effect, Start)
+        self.running.add(id(effect))
         return effect
 
     def finish(self, start: Start, result: bytes = b"1") -> bool:
@@ -58,7 +60,7 @@ class Bench:
                 task_id=start.task.task_id, attempt=start.task.attempt, result=msgspec.Raw(result)
             ),
         )
-        self.slots.release(self.session, start.output.key)
+        self.running.discard(id(start))
         return done
 
     def idle(self) -> bool:
@@ -76,7 +78,7 @@ def test_register_comes_first_and_registered_makes_it_ready() -> None:
     bench.session.begin()
     (register,) = bench.sent()
     assert (register["type"], register["slots"], register["protocols"]) == ("register", 3, [2])
-    effects = bench.receive(
+    effect = bench.receive(
         type="registered",
         workerId="w",
         heartbeatMs=10,
@@ -84,7 +86,7 @@ def test_register_comes_first_and_registered_makes_it_ready() -> None:
         protocol=2,
         limits={"maxMessageBytes": 1},
     )
-    assert effects == [Registered("w", 10)]
+    assert (type(effect), effect.heartbeat_ms) == (protocol.Registered, 10)
 
 
 def test_a_task_is_acknowledged_then_streamed_then_answered() -> None:
@@ -123,7 +125,7 @@ def test_a_task_beyond_the_slots_is_rejected_for_capacity() -> None:
     bench = Bench(slots=1).ready()
     bench.start("a")
     bench.sent()
-    assert bench.task("b") == []
+    assert bench.task("b") is None
     (reject,) = bench.sent()
     assert (reject["type"], reject["taskId"], reject["reason"]) == ("taskReject", "b", "capacity")
     assert reject["retryAfterMs"] > 0
@@ -131,14 +133,14 @@ def test_a_task_beyond_the_slots_is_rejected_for_capacity() -> None:
 
 def test_a_task_that_no_handler_serves_is_rejected_as_unsupported() -> None:
     bench = Bench().ready()
-    assert bench.task(model="other") == []
+    assert bench.task(model="other") is None
     assert bench.sent()[0]["reason"] == "unsupported"
 
 
 def test_a_repeated_task_is_not_started_twice() -> None:
     bench = Bench(slots=2).ready()
     bench.start()
-    assert bench.task() == []
+    assert bench.task() is None
     assert [m["type"] for m in bench.sent()] == ["taskAck"]
 
 
@@ -156,13 +158,13 @@ def test_the_heartbeat_lists_tasks_until_their_result_is_sent() -> None:
 def test_cancel_stops_a_running_task_of_that_attempt() -> None:
     bench = Bench().ready()
     bench.start("t", attempt=2)
-    effects = bench.receive(type="cancel", taskId="t", attempt=2, reason="client", graceMs=500)
-    assert effects == [Stop(("t", 2), "client", 500)]
+    effect = bench.receive(type="cancel", taskId="t", attempt=2, reason="client", graceMs=500)
+    assert effect == protocol.Cancel("t", 2, "client", 500)
 
 
 def test_cancel_of_an_unknown_task_is_answered() -> None:
     bench = Bench().ready()
-    assert bench.receive(type="cancel", taskId="x", attempt=1, reason="timeout", graceMs=5) == []
+    assert bench.receive(type="cancel", taskId="x", attempt=1, reason="timeout", graceMs=5) is None
     (answer,) = bench.sent()
     assert (answer["type"], answer["taskId"]) == ("taskResult", "x")
     assert answer["error"]
@@ -229,7 +231,7 @@ def test_draining_asks_for_no_tasks_and_rejects_those_that_come() -> None:
     bench = Bench(slots=2).ready()
     bench.start("a")
     bench.session.drain(7000)
-    assert bench.task("b") == []
+    assert bench.task("b") is None
     sent = bench.sent()
     assert sent[0] == {"type": "draining", "graceMs": 7000}
     assert [m["reason"] for m in sent if m["type"] == "taskReject"] == ["draining"]
@@ -237,7 +239,7 @@ def test_draining_asks_for_no_tasks_and_rejects_those_that_come() -> None:
 
 def test_a_gateway_that_goes_gives_no_more_tasks_here() -> None:
     bench = Bench().ready()
-    assert bench.receive(type="drain", graceMs=900, reconnect=True) == [HandOver(900, True)]
+    assert bench.receive(type="drain", graceMs=900, reconnect=True) == protocol.Drain(900, True)
     bench.task()
     assert bench.sent()[0]["reason"] == "draining"
 
@@ -264,8 +266,7 @@ def test_a_second_connection_offers_only_the_slots_that_are_free() -> None:
 def test_a_message_that_cannot_be_read_is_a_complaint_and_changes_nothing() -> None:
     bench = Bench().ready()
     for frame in (b"{", b'{"type":"somethingNew"}', b'"text"'):
-        (effect,) = bench.session.receive(frame)
-        assert isinstance(effect, Complaint)
+        assert isinstance(bench.session.receive(frame), protocol.Error)
     assert isinstance(bench.start(), Start)
 
 

@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 from fairlane.workers.adapters.quirks import Quirks
 from fairlane.workers.sdk.values import Delta, Result, Task, Usage
+from fairlane.workers.tasktypes import TEXT
 
 Output = bytes | Delta | Usage | Result
 
@@ -57,24 +57,19 @@ class Call:
     binary: bool = False
 
 
-class Dialect(Protocol):
+class Dialect(ABC):
     """`task_types`: the types that it serves; `named_types`: those that it serves if the configuration names them; `models_path`,
     after the base URL, lists the models."""
 
-    @property
-    def task_types(self) -> tuple[str, ...]: ...
+    task_types: tuple[str, ...] = TEXT[:1]
+    named_types: tuple[str, ...] = ()
+    models_path: str
 
-    @property
-    def named_types(self) -> tuple[str, ...]: ...
-
-    @property
-    def models_path(self) -> str: ...
-
+    @abstractmethod
     def headers(self, api_key: str | None) -> dict[str, str]:
-        """Those of each request."""
-        ...
+        """Return the headers of each request."""
 
+    @abstractmethod
     def call(self, task: Task, model: str, *, quirks: Quirks, now: float) -> Call:
         """Return the request for a task, for this model of the upstream; its members are sent as its
         `quirks` say. `now` in seconds since 1970. Raise `TaskError` (BAD_REQUEST) for a task that has no form here."""
-        ...

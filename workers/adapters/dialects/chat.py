@@ -1,7 +1,7 @@
 """OpenAI's chat request as types, and its answer put together from deltas: what the other dialects share."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -256,6 +256,41 @@ def read_chat(
     if chat.modalities is not None and set(chat.modalities) != {"text"}:
         raise refused(f"{provider} is asked for text only; leave modalities out")
     return chat, through
+
+
+Blocks = list[dict[str, Any]]
+
+
+def conversation(
+    messages: list[Message],
+    blocks: Callable[[list[Part], str], Blocks],
+    assistant: Callable[[Message, str], Blocks],
+    result: Callable[[Message, str], Blocks],
+) -> tuple[Blocks, list[tuple[str, Blocks]]]:
+    """Return the blocks of the system, and turns of `user` and `assistant` by turns: parts, messages of the assistant and results
+    of tools become blocks, with their place. Messages that say nothing are left out."""
+    system: Blocks = []
+    turns: list[tuple[str, Blocks]] = []
+    for number, message in enumerate(messages):
+        place = f"messages[{number}]"
+        if message.role in ("system", "developer"):
+            system += blocks(message.parts(), place)
+            continue
+        if message.role == "user":
+            role, said = "user", blocks(message.parts(), place)
+        elif message.role == "assistant":
+            role, said = "assistant", assistant(message, place)
+        elif message.role == "tool":
+            role, said = "user", result(message, place)
+        else:
+            raise refused(f"{place}: the role {message.role!r} is not known")
+        if turns and turns[-1][0] == role:
+            turns[-1][1].extend(said)
+        elif said:
+            turns.append((role, said))
+    if not turns:
+        raise refused("messages: there is none of a user that says something")
+    return system, turns
 
 
 def arguments_of(call: ToolCall, place: str) -> Raw:

@@ -1,6 +1,5 @@
 """OpenAI's calls for audio, images and moderations: a task's payload as its request, and what reads the answers. Pure."""
 
-import json
 import re
 from typing import Any
 
@@ -9,7 +8,7 @@ from msgspec import Raw
 
 from fairlane.workers.adapters.choices import MAX_USAGE, usage_of
 from fairlane.workers.adapters.dialects.base import Call, Output, Reader
-from fairlane.workers.adapters.dialects.forms import Form
+from fairlane.workers.adapters.dialects.forms import form_of
 from fairlane.workers.adapters.failures import UpstreamSaid, is_error
 from fairlane.workers.adapters.lenient import NotJsonError, check_size, encoded, joined, lenient
 from fairlane.workers.sdk import Delta, Result, Task
@@ -23,52 +22,42 @@ from fairlane.workers.tasktypes import (
     TRANSLATION,
 )
 
-PATHS = {
-    MODERATION: "/moderations",
-    TRANSCRIPTION: "/audio/transcriptions",
-    TRANSLATION: "/audio/translations",
-    SPEECH: "/audio/speech",
-    IMAGE: "/images/generations",
-    IMAGE_EDIT: "/images/edits",
-    IMAGE_VARIATION: "/images/variations",
+CALLS = {
+    MODERATION: ("/moderations", "results", False),
+    TRANSCRIPTION: ("/audio/transcriptions", "text", True),
+    TRANSLATION: ("/audio/translations", "text", True),
+    SPEECH: ("/audio/speech", "", False),
+    IMAGE: ("/images/generations", "data", False),
+    IMAGE_EDIT: ("/images/edits", "data", True),
+    IMAGE_VARIATION: ("/images/variations", "data", True),
 }
-FORMS = frozenset({TRANSCRIPTION, TRANSLATION, IMAGE_EDIT, IMAGE_VARIATION})
-_OF_STREAMS = ("stream", "partial_images")
+"""The path of each type, the member that an answer must have, and whether the request is a form."""
+_OF_STREAMS = ("stream", "partial_images", "stream_format")
 _TEXTS = ("text", "srt", "vtt")
 _HTML = re.compile(rb"\s*<(?:!doctype|html)", re.IGNORECASE)
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def media_call(task: Task, members: dict[str, Raw], model: str, boundary: str) -> Call:
-    """The request for a task of media, whose payload has these members. `boundary`: of a form. Raise ValueError for a payload
-    that cannot be a form.
+def media_call(task: Task, members: dict[str, Raw], model: str) -> Call:
+    """Return the request for a task of media, whose payload has these members. Raise ValueError for one that cannot be a form.
 
     Speech is asked for as bytes, and streamed as they come; a transcription is streamed if its client streams; images come whole.
     """
-    body: dict[str, Any] = {
-        name: raw for name, raw in members.items() if name not in (*_OF_STREAMS, "stream_format")
-    }
+    body = {name: raw for name, raw in members.items() if name not in _OF_STREAMS}
     body["model"] = Raw(msgspec.json.encode(model))
     binary = task.type == SPEECH
     stream = task.type == TRANSCRIPTION and task.stream and bytes(members.get("stream", b"")) == b"true"
     if stream:
         body["stream"] = Raw(b"true")
-    path, reader = PATHS[task.type], _reader(task, members)
-    if task.type not in FORMS:
-        return Call(path, msgspec.json.encode(body), reader, stream=binary, binary=binary)
-    form = Form(boundary)
-    for name, raw in body.items():
-        form.add(name, raw)
-    return Call(path, form.close(), reader, stream, content_type=form.content_type)
-
-
-def _reader(task: Task, members: dict[str, Raw]) -> "ObjectReader":
-    if task.type == SPEECH:
-        return ObjectReader("")
-    if task.type not in (TRANSCRIPTION, TRANSLATION):
-        return ObjectReader("results" if task.type == MODERATION else "data")
-    said = members.get("response_format")
-    return TranscriptReader(plain_text=said is not None and json.loads(bytes(said)) in _TEXTS)
+    path, member, is_form = CALLS[task.type]
+    reader = ObjectReader(member)
+    if member == "text":
+        format = msgspec.json.decode(members.get("response_format", b"null"))
+        reader = TranscriptReader(plain_text=format in _TEXTS)
+    if is_form:
+        form, content_type = form_of(body)
+        return Call(path, form, reader, stream, content_type=content_type)
+    return Call(path, msgspec.json.encode(body), reader, stream=binary, binary=binary)
 
 
 class ObjectReader(Reader):

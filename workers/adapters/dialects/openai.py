@@ -1,18 +1,15 @@
 """OpenAI's own API format, as many servers speak it: the body is sent unchanged except a few members."""
 
-import secrets
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from fairlane.workers.adapters.dialects.base import Call, Reader
+from fairlane.workers.adapters.dialects.base import Call, Dialect, Reader
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC, Head
 from fairlane.workers.adapters.dialects.chat_only import plain_messages, plain_tools
 from fairlane.workers.adapters.dialects.chunks import OpenAIReader
-from fairlane.workers.adapters.dialects.media import PATHS as MEDIA_PATHS
-from fairlane.workers.adapters.dialects.media import ObjectReader, media_call
+from fairlane.workers.adapters.dialects.media import CALLS, ObjectReader, media_call
 from fairlane.workers.adapters.fields import sent_on
 from fairlane.workers.adapters.lenient import count
 from fairlane.workers.adapters.quirks import OMIT, Quirks, adapt
@@ -25,17 +22,16 @@ PATHS = {
 }
 
 
-@dataclass(frozen=True)
-class OpenAIDialect:
+class OpenAIDialect(Dialect):
     """Everything but `model`, `stream` (as the task says) and, for a stream, `stream_options.include_usage` keeps its bytes.
 
     A Messages or Responses request is sent as plain chat (`chat_only.py`), and whatever the upstream takes otherwise as it takes
     it (`quirks.py`). What media are called is in `media.py`.
     """
 
-    task_types: tuple[str, ...] = tuple(PATHS)
-    named_types: tuple[str, ...] = tuple(MEDIA_PATHS)
-    models_path: str = "/models"
+    task_types = tuple(PATHS)
+    named_types = tuple(CALLS)
+    models_path = "/models"
 
     def headers(self, api_key: str | None) -> dict[str, str]:
         return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
@@ -46,8 +42,8 @@ class OpenAIDialect:
             members = sent_on(members, task.type, quirks)
         except (ValueError, RecursionError) as error:
             raise TaskError("BAD_REQUEST", f"The payload is not a request of this type: {error}.") from error
-        if task.type in MEDIA_PATHS:
-            return media_call(task, members, model, secrets.token_hex(16))
+        if task.type in CALLS:
+            return media_call(task, members, model)
         stream = task.stream and task.type != "openaiEmbedding"
         body: dict[str, Any] = {**members, "model": model}
         translated = task.type == "openaiLike" and body.pop(ANTHROPIC, None) is not None

@@ -1,11 +1,10 @@
 """HTTP/1.1 requests to addresses that were checked: httpcore2's connections, with a network backend that opens no others."""
 
 import asyncio
-import contextlib
+import functools
 import os
 import socket
 import ssl
-import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from fairlane.workers.adapters.endpoints.addresses import Address, Network, read
 from fairlane.workers.adapters.endpoints.headers import Header, wire
 from fairlane.workers.adapters.targets import Target
 from fairlane.workers.sdk.errors import TaskError
+from fairlane.workers.sdk.threads import in_thread
 
 CONNECT_S = 10.0
 """For the name, the connection and TLS."""
@@ -220,34 +220,17 @@ class SystemResolver:
         self._free = asyncio.Semaphore(MAX_LOOKUPS)
 
     async def __call__(self, host: str) -> list[str]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[str] | OSError] = loop.create_future()
-
-        def settle(found: list[str] | OSError) -> None:
-            self._free.release()
-            if not answer.done():
-                answer.set_result(found)
-
-        def look_up() -> None:
-            found = _look_up(host)
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(settle, found)
-
         await self._free.acquire()
-        threading.Thread(target=look_up, name="resolver", daemon=True).start()
-        found = await answer
-        if isinstance(found, OSError):
-            raise found
-        return found
+        found = in_thread(functools.partial(_look_up, host), "resolver")
+        found.add_done_callback(lambda _: self._free.release())
+        return await asyncio.shield(found)
 
 
-def _look_up(host: str) -> list[str] | OSError:
+def _look_up(host: str) -> list[str]:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        return error
     except UnicodeError:  # a label that is too long
-        return OSError("no such name")
+        raise OSError("no such name") from None
     return list(dict.fromkeys(str(row[4][0]) for row in found))
 
 

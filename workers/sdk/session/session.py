@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Literal
 
 import msgspec
 
@@ -35,71 +34,17 @@ class Phase(Enum):
     CLOSED = auto()
 
 
-class Slots:
-    """The worker's own slots, shared by its connections. A slot is held until its handler has ended."""
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self._held: set[tuple[object, Key]] = set()
-
-    @property
-    def free(self) -> int:
-        return self.total - len(self._held)
-
-    def hold(self, owner: object, key: Key) -> None:
-        """Occupy a slot; the caller has looked at `free` first."""
-        self._held.add((owner, key))
-
-    def release(self, owner: object, key: Key) -> None:
-        """Free it again; a second call changes nothing."""
-        self._held.discard((owner, key))
-
-
-# ---- what the session asks its surroundings to do ------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """The gateway has welcomed the worker."""
-
-    worker_id: str
-    heartbeat_ms: int
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Run this task and call `Session.finish` once, whatever happens. Its slot is held already."""
+    """Run this task and call `Session.finish` once, whatever happens."""
 
     task: protocol.Task
     output: TaskOutput
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Stop this task and see that `Session.finish` is called within `grace_ms`."""
-
-    key: Key
-    reason: str
-    grace_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """The gateway drains: no task arrives here any more. With `reconnect`, open another connection first."""
-
-    grace_ms: int
-    reconnect: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """An `error` of the gateway, or an unreadable message. For the log."""
-
-    code: str
-    message: str
-
-
-Effect = Registered | Start | Stop | HandOver | Complaint
+Effect = Start | protocol.Cancel | protocol.Registered | protocol.Drain | protocol.Error
+"""What a session asks its surroundings to do: run a task, stop one so that `Session.finish` is called within the grace, note that
+it is registered, hand over, write an `error` (or what cannot be read) to the log."""
 
 
 class Session:
@@ -115,17 +60,18 @@ class Session:
         self,
         make_register: Callable[[], protocol.Register],
         *,
-        slots: Slots,
+        free_slots: Callable[[], int],
         ledger: Ledger,
         serves: Callable[[str, str], bool],
         clock: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
-        """`make_register` describes the worker; this session adds its slots."""
+        """`make_register` describes the worker; this session adds its slots. `free_slots`: those that no handler of any
+        connection occupies."""
         self.phase = Phase.NEW
         self.max_message_bytes = 1024 * 1024  # until `registered` has the limit
         self._make_register = make_register
-        self._slots = slots
+        self._free_slots = free_slots
         self._ledger = ledger
         self._serves = serves
         self._clock = clock
@@ -144,27 +90,25 @@ class Session:
         self.phase = Phase.REGISTERING
         self._send_register()
 
-    def receive(self, frame: str | bytes) -> list[Effect]:
-        """Take one frame from the gateway; what has to be done about it, in order."""
+    def receive(self, frame: str | bytes) -> Effect | None:
+        """Take one frame from the gateway. Return what has to be done about it."""
         try:
             message = protocol.from_gateway.decode(frame)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return [
-                Complaint("unreadable", f"The gateway sent a message that this worker cannot read: {error}")
-            ]
+            why = f"The gateway sent a message that this worker cannot read: {error}"
+            return protocol.Error("unreadable", why)
         if isinstance(message, protocol.Task):
             return self._on_task(message)
         if isinstance(message, protocol.Cancel):
             return self._on_cancel(message)
         if isinstance(message, protocol.ResultAck):
             self._ledger.forget((message.task_id, message.attempt))
-            return []
+            return None
         if isinstance(message, protocol.Registered):
             return self._on_registered(message)
         if isinstance(message, protocol.Drain):
             self.phase = Phase.DRAINING
-            return [HandOver(message.grace_ms, message.reconnect)]
-        return [Complaint(message.code, message.message)]
+        return message
 
     def next_frame(self) -> bytes | None:
         """The next frame to send, or None when nothing waits."""
@@ -248,7 +192,7 @@ class Session:
     def sent(self, output: TaskOutput) -> None:
         """Send `taskSent`, ahead of all output, as other tasks wait for it. Dropped after the result."""
         if self._tasks.get(output.key) is output and output.key not in self._finished:
-            self._say(protocol.TaskSent(task_id=output.key[0], attempt=output.key[1]))
+            self._say(protocol.TaskSent(*output.key))
 
     def finish(self, output: TaskOutput, result: protocol.TaskResult) -> bool:
         """End a task: its result is queued behind its output and kept until it is acknowledged.
@@ -260,17 +204,17 @@ class Session:
             return False
         result.last_seq = output.final_seq()
         frame = protocol.encoder.encode(result)
-        if len(frame) > self.max_message_bytes:
-            sentence = (
-                f"The result has {len(frame)} bytes; the gateway takes at most {self.max_message_bytes}."
+        try:
+            if len(frame) > self.max_message_bytes:
+                raise ValueError(f"it has {len(frame)} bytes, and {self.max_message_bytes} are the most")
+            check_message(frame)
+        except (ValueError, RecursionError) as error:
+            sentence = shorten(f"The gateway would not take this result: {error}")
+            info = protocol.ErrorInfo(code="WORKER_ERROR", message=sentence)
+            instead = protocol.TaskResult(
+                *key, result.last_seq, error=sentence, error_info=info, timings=result.timings
             )
-            frame = protocol.encoder.encode(_instead(result, sentence))
-        else:
-            try:
-                check_message(frame)
-            except (ValueError, RecursionError) as error:
-                sentence = shorten(f"The gateway would not take this result: {error}")
-                frame = protocol.encoder.encode(_instead(result, sentence))
+            frame = protocol.encoder.encode(instead)
         self._finished.add(key)
         self._ledger.keep(key, frame, self, self._clock())
         output.add_frame(frame, is_result=True)
@@ -279,88 +223,60 @@ class Session:
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _on_registered(self, message: protocol.Registered) -> list[Effect]:
+    def _on_registered(self, message: protocol.Registered) -> Effect | None:
         self.max_message_bytes = max(message.limits.max_message_bytes, 2 * ENVELOPE_BYTES)
         if self.phase is not Phase.REGISTERING:
-            return []  # the answer to a later `register`, which changed the slots
+            return None  # the answer to a later `register`, which changed the slots
         self.phase = Phase.READY
         self.resend()
         self.offer()
         if self._drain_ms is not None:
             self.drain(self._drain_ms)
-        return [Registered(message.worker_id, message.heartbeat_ms)]
+        return message
 
-    def _on_task(self, task: protocol.Task) -> list[Effect]:
+    def _on_task(self, task: protocol.Task) -> Effect | None:
         """1. known already: nothing; 2. not now; 3. not here; 4. no slot; 5. begin."""
         key = (task.task_id, task.attempt)
         if key in self._tasks:  # 1
-            return []
+            return None
         if self.phase is not Phase.READY:  # 2
-            return self._reject(key, "draining")
-        if not self._serves(task.model, task.task_type):  # 3
-            return self._reject(
-                key,
-                "unsupported",
-                message=f"No handler for model {task.model!r} and type {task.task_type!r}.",
-            )
-        if self._slots.free <= 0:  # 4
-            return self._reject(key, "capacity", retry_after_ms=RETRY_WHEN_FULL_MS)
-        output = TaskOutput(key)  # 5
-        self._slots.hold(self, key)
-        self._tasks[key] = output
-        output.add_frame(protocol.encoder.encode(protocol.TaskAck(task_id=key[0], attempt=key[1])))
-        self._enqueue(output)
-        return [Start(task, output)]
+            self._say(protocol.TaskReject(*key, "draining"))
+        elif not self._serves(task.model, task.task_type):  # 3
+            why = f"No handler for model {task.model!r} and type {task.task_type!r}."
+            self._say(protocol.TaskReject(*key, "unsupported", message=why))
+        elif self._free_slots() <= 0:  # 4
+            self._say(protocol.TaskReject(*key, "capacity", RETRY_WHEN_FULL_MS))
+        else:  # 5
+            output = self._tasks[key] = TaskOutput(key)
+            output.add_frame(protocol.encoder.encode(protocol.TaskAck(*key)))
+            self._enqueue(output)
+            return Start(task, output)
+        return None
 
-    def _on_cancel(self, message: protocol.Cancel) -> list[Effect]:
+    def _on_cancel(self, message: protocol.Cancel) -> Effect | None:
         """1. running: stop; 2. result on the way; 3. result kept: send it once more; 4. not ours: say so."""
         key = (message.task_id, message.attempt)
         if key in self._tasks:
-            if key in self._finished:  # 2
-                return []
-            return [Stop(key, message.reason, message.grace_ms)]  # 1
+            return None if key in self._finished else message  # 2, 1
         kept = self._ledger.frame(key)
         if kept is not None:  # 3
             self._control.append(kept)
             self._wake()
         else:  # 4
-            self._say(
-                protocol.TaskResult(
-                    task_id=key[0], attempt=key[1], error="This worker does not hold the task (any more)."
-                )
-            )
-        return []
+            self._say(protocol.TaskResult(*key, error="This worker does not hold the task (any more)."))
+        return None
 
     # ---- helpers ---------------------------------------------------------------------------------
 
-    def _offer_now(self) -> int:
+    def _send_register(self) -> None:
+        register = self._make_register()
         # The gateway counts its own tasks itself; slots that are busy on another connection, or with a
         # handler that has not ended after its task had, are not for offer. Zero cannot be said: a task too
         # many is rejected instead.
-        mine = len(self._tasks) - len(self._finished)
-        return max(1, min(self._slots.total, self._slots.free + mine))
-
-    def _send_register(self) -> None:
-        register = self._make_register()
-        register.slots = self._offer_now()
+        register.slots = max(1, self._free_slots() + len(self._tasks) - len(self._finished))
         if register != self._registered:
             self._registered = register
             self._say(register)
-
-    def _reject(
-        self,
-        key: Key,
-        reason: Literal["capacity", "unsupported", "draining"],
-        *,
-        retry_after_ms: int | None = None,
-        message: str | None = None,
-    ) -> list[Effect]:
-        self._say(
-            protocol.TaskReject(
-                task_id=key[0], attempt=key[1], reason=reason, retry_after_ms=retry_after_ms, message=message
-            )
-        )
-        return []
 
     def _say(self, message: protocol.FromWorker) -> None:
         self._control.append(protocol.encoder.encode(message))
@@ -371,15 +287,3 @@ class Session:
             output.is_queued = True
             self._line.append(output)
             self._wake()
-
-
-def _instead(result: protocol.TaskResult, sentence: str) -> protocol.TaskResult:
-    """The failure that is sent instead of a result that cannot be."""
-    return protocol.TaskResult(
-        task_id=result.task_id,
-        attempt=result.attempt,
-        last_seq=result.last_seq,
-        error=sentence,
-        error_info=protocol.ErrorInfo(code="WORKER_ERROR", message=sentence),
-        timings=result.timings,
-    )

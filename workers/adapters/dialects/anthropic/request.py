@@ -6,20 +6,27 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
+from fairlane.workers.adapters.dialects.anthropic.answer import AnthropicReader
+from fairlane.workers.adapters.dialects.base import Call, Dialect
 from fairlane.workers.adapters.dialects.chat import (
     ANTHROPIC,
+    Blocks,
     Chat,
+    Head,
     Message,
     Named,
     Part,
     arguments_of,
+    conversation,
     data_of,
     image_url,
     read_chat,
     refused,
 )
 from fairlane.workers.adapters.quirks import Quirks
+from fairlane.workers.sdk.values import Task
 
+VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 8192
 """Where the caller sets no bound: Anthropic wants one."""
 OWN = frozenset({"thinking", "output_config", "cache_control"})
@@ -38,15 +45,29 @@ _OLD_THINKERS = re.compile(r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[015])?(?:-2
 """Models whose thinking is bounded by a budget; later ones take an effort, and refuse a budget."""
 
 
+class AnthropicDialect(Dialect):
+    """Chat completions as messages."""
+
+    models_path = "/models?limit=1000"
+
+    def headers(self, api_key: str | None) -> dict[str, str]:
+        return {"anthropic-version": VERSION, **({} if api_key is None else {"x-api-key": api_key})}
+
+    def call(self, task: Task, model: str, *, quirks: Quirks, now: float) -> Call:
+        body = messages_request(task.payload_bytes, model, stream=task.stream, quirks=quirks)
+        reader = AnthropicReader(Head(task.task_id, model, int(now)))
+        return Call("/messages", msgspec.json.encode(body), reader, task.stream)
+
+
 def messages_request(payload: bytes, model: str, *, stream: bool, quirks: Quirks) -> dict[str, Any]:
     """Return the body of `/messages`. Raise `TaskError` for a request that has no form there."""
     chat, through = read_chat(payload, "Anthropic", own=OWN | {ANTHROPIC}, ignored=IGNORED, quirks=quirks)
     if (chat.n or 1) != 1:
         raise refused("n: Anthropic gives one answer to a request")
-    system, messages = _conversation(chat.messages)
+    system, turns = conversation(chat.messages, _blocks, _assistant, _result)
     body: dict[str, Any] = {
         "model": model,
-        "messages": messages,
+        "messages": [{"role": role, "content": content} for role, content in turns],
         "max_tokens": min(DEFAULT_MAX_TOKENS, int(quirks.get("max_output_tokens", DEFAULT_MAX_TOKENS))),
         "stream": stream,
     }
@@ -87,44 +108,21 @@ def _members(raw: Raw) -> dict[str, Raw]:
     return found
 
 
-def _conversation(messages: list[Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """`system`, and turns of user and assistant by turns. Messages that say nothing are left out."""
-    system: list[dict[str, Any]] = []
-    turns: list[dict[str, Any]] = []
-    for number, message in enumerate(messages):
-        place = f"messages[{number}]"
-        content: list[Any]
-        if message.role in ("system", "developer"):
-            system += _blocks(message.parts(), place)
-            continue
-        if message.role == "user":
-            role, content = "user", _blocks(message.parts(), place)
-        elif message.role == "assistant":
-            role, content = "assistant", _assistant(message, place)
-        elif message.role == "tool":
-            if not message.tool_call_id:
-                raise refused(f"{place}: a message of a tool has the tool_call_id that it answers")
-            result: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.tool_call_id}
-            if blocks := _blocks(message.parts(), place):
-                result["content"] = blocks
-            if message.is_error:
-                result["is_error"] = True
-            if message.cache_control is not UNSET:
-                result["cache_control"] = message.cache_control
-            role, content = "user", [result]
-        else:
-            raise refused(f"{place}: the role {message.role!r} is not known")
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += content
-        elif content:
-            turns.append({"role": role, "content": content})
-    if not turns:
-        raise refused("messages: there is none of a user that says something")
-    return system, turns
+def _result(message: Message, place: str) -> Blocks:
+    if not message.tool_call_id:
+        raise refused(f"{place}: a message of a tool has the tool_call_id that it answers")
+    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.tool_call_id}
+    if blocks := _blocks(message.parts(), place):
+        result["content"] = blocks
+    if message.is_error:
+        result["is_error"] = True
+    if message.cache_control is not UNSET:
+        result["cache_control"] = message.cache_control
+    return [result]
 
 
-def _assistant(message: Message, place: str) -> list[Any]:
-    blocks: list[Any] = list(message.thinking_blocks or ())
+def _assistant(message: Message, place: str) -> Blocks:
+    blocks: Blocks = [msgspec.to_builtins(thought) for thought in message.thinking_blocks or ()]
     blocks += _blocks(message.parts(), place)
     for call in message.tool_calls or ():
         arguments = arguments_of(call, place)
@@ -135,7 +133,7 @@ def _assistant(message: Message, place: str) -> list[Any]:
     return blocks
 
 
-def _blocks(parts: list[Part], place: str) -> list[dict[str, Any]]:
+def _blocks(parts: list[Part], place: str) -> Blocks:
     blocks = []
     for number, part in enumerate(parts):
         block = _block(part, f"{place}.content[{number}]")

@@ -3,24 +3,30 @@
 import mimetypes
 import re
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Raw
 
+from fairlane.workers.adapters.dialects.base import Call, Dialect
 from fairlane.workers.adapters.dialects.chat import (
+    Blocks,
     Chat,
     ExtraContent,
+    Head,
     Message,
     Named,
     Part,
     arguments_of,
+    conversation,
     data_of,
     image_url,
     read_chat,
     refused,
 )
+from fairlane.workers.adapters.dialects.gemini.answer import GeminiReader
 from fairlane.workers.adapters.quirks import Quirks
+from fairlane.workers.sdk.values import Task
 
 IGNORED = frozenset({"user"})
 BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576}
@@ -30,6 +36,22 @@ NO_SIGNATURE = "skip_thought_signature_validator"
 has dropped it."""
 _UNSIGNED = re.compile(r"(?:models/)?(?:gemini-[12]\b|gemma)")
 """Models that sign nothing, or do not insist."""
+
+
+class GeminiDialect(Dialect):
+    """Chat completions as generated content."""
+
+    models_path = "/models?pageSize=1000"
+
+    def headers(self, api_key: str | None) -> dict[str, str]:
+        return {} if api_key is None else {"x-goog-api-key": api_key}
+
+    def call(self, task: Task, model: str, *, quirks: Quirks, now: float) -> Call:
+        body, one_call = content_request(task.payload_bytes, model, quirks=quirks)
+        reader = GeminiReader(Head(task.task_id, model, int(now)), one_call=one_call)
+        verb = "streamGenerateContent?alt=sse" if task.stream else "generateContent"
+        path = f"/models/{quote(model.removeprefix('models/'), safe='')}:{verb}"
+        return Call(path, msgspec.json.encode(body), reader, task.stream)
 
 
 def content_request(payload: bytes, model: str, *, quirks: Quirks) -> tuple[dict[str, Any], bool]:
@@ -87,39 +109,25 @@ def _calling(chat: Chat) -> dict[str, Any]:
     return {"mode": "ANY" if wanted == "required" else wanted.upper()}
 
 
-def _conversation(
-    messages: list[Message], *, sign: bool
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The system's parts, and turns of user and model by turns. Messages that say nothing are left out."""
-    system: list[dict[str, Any]] = []
-    turns: list[dict[str, Any]] = []
+def _conversation(messages: list[Message], *, sign: bool) -> tuple[Blocks, list[dict[str, Any]]]:
+    """Return the system's parts, and turns of user and model."""
     called: dict[str, tuple[int, str]] = {}
-    for number, message in enumerate(messages):
-        place = f"messages[{number}]"
-        if message.role in ("system", "developer"):
-            system += _parts(message.parts(), place)
-            continue
-        if message.role == "user":
-            role, parts = "user", _parts(message.parts(), place)
-        elif message.role == "assistant":
-            for call in message.tool_calls or ():
-                called[call.id] = len(called), call.function.name
-            role, parts = "model", _model(message, place, sign=sign)
-        elif message.role == "tool":
-            role, parts = "user", _tool_result(message, place, called)
-        else:
-            raise refused(f"{place}: the role {message.role!r} is not known")
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["parts"] += parts
-        elif parts:
-            turns.append({"role": role, "parts": parts})
-    if not turns:
-        raise refused("messages: there is none of a user that says something")
+
+    def model(message: Message, place: str) -> Blocks:
+        for call in message.tool_calls or ():
+            called[call.id] = len(called), call.function.name
+        return _model(message, place, sign=sign)
+
+    system, turns = conversation(
+        messages, _parts, model, lambda message, place: _tool_result(message, place, called)
+    )
     for (
-        turn
+        _,
+        parts,
     ) in turns:  # results in the order of their calls: Gemini distinguishes calls of one function by it
-        turn["parts"].sort(key=lambda part: _order(part, called))
-    return system, turns
+        parts.sort(key=lambda part: _order(part, called))
+    roles = {"user": "user", "assistant": "model"}
+    return system, [{"role": roles[role], "parts": parts} for role, parts in turns]
 
 
 def _order(part: dict[str, Any], called: dict[str, tuple[int, str]]) -> int:
@@ -128,7 +136,7 @@ def _order(part: dict[str, Any], called: dict[str, tuple[int, str]]) -> int:
     return 0 if result is None else called[result["id"]][0] - len(called)
 
 
-def _model(message: Message, place: str, *, sign: bool) -> list[dict[str, Any]]:
+def _model(message: Message, place: str, *, sign: bool) -> Blocks:
     parts = _parts(message.parts(), place)
     if (signature := _signature(message.extra_content)) is not None:
         if not parts:
@@ -150,7 +158,7 @@ def _signature(extra: ExtraContent | None) -> str | None:
     return None if extra is None or extra.google is None else extra.google.thought_signature
 
 
-def _tool_result(message: Message, place: str, called: dict[str, tuple[int, str]]) -> list[dict[str, Any]]:
+def _tool_result(message: Message, place: str, called: dict[str, tuple[int, str]]) -> Blocks:
     call_id = message.tool_call_id
     if call_id is None or call_id not in called:
         raise refused(f"{place}: no message before it calls a tool with the id {call_id!r}")
@@ -174,7 +182,7 @@ def _object(text: str) -> Raw | dict[str, str]:
     return Raw(text.encode())
 
 
-def _parts(parts: list[Part], place: str) -> list[dict[str, Any]]:
+def _parts(parts: list[Part], place: str) -> Blocks:
     return [_part(part, f"{place}.content[{number}]") for number, part in enumerate(parts)]
 
 
