@@ -2,7 +2,7 @@
 
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 if sys.version_info >= (3, 14):
@@ -12,7 +12,6 @@ else:
 
 STEP = 1 << 16
 """Bytes that one step decodes, at most: this takes less than a millisecond."""
-MAX_CODINGS = 4
 MAX_MEMBERS = 64
 """Parts of one body that are compressed by themselves."""
 MAX_WINDOW_LOG = 23
@@ -24,48 +23,23 @@ class TooLargeError(ValueError):
     """The decoded body exceeds its limit."""
 
 
-def codings_of(values: Sequence[str]) -> list[str] | None:
-    """Return the codings that values of `Content-Encoding` name, in the order in which they were applied; None if they cannot be
-    undone here."""
+def coding_of(values: Iterable[str]) -> str | None:
+    """Return the coding that values of `Content-Encoding` name, or ''; None for others, and for more than one."""
     names = [name.strip().lower() for value in values for name in value.split(",")]
-    names = [name for name in names if name not in ("", "identity")]
-    return names if len(names) <= MAX_CODINGS and CODINGS.issuperset(names) else None
+    coding = ",".join(name for name in names if name not in ("", "identity"))
+    return coding if not coding or coding in CODINGS else None
 
 
-def decode(codings: Sequence[str], body: bytes, limit: int) -> bytes:
-    """Return a whole body without its codings. Raise as `Decoder`."""
-    decoder = Decoder(codings, limit)
+def decode(coding: str, body: bytes, limit: int) -> bytes:
+    """Return a whole body without its coding. Raise as `Decoder`."""
+    decoder = Decoder(coding, limit)
     decoded = b"".join(decoder.feed(body))
     decoder.end()
     return decoded
 
 
 class Decoder:
-    """Undoes a body's codings. Raises TooLargeError if one holds more than `limit` bytes, ValueError if one is invalid."""
-
-    def __init__(self, codings: Sequence[str], limit: int) -> None:
-        self._stages = [_Stage(name, limit) for name in reversed(codings)]
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield what the next bytes of the body stand for, after each step, also if that is nothing yet."""
-        return _feed(self._stages, data)
-
-    def end(self) -> None:
-        """Check that the body was complete."""
-        for stage in self._stages:
-            stage.end()
-
-
-def _feed(stages: list["_Stage"], data: bytes) -> Iterator[bytes]:
-    if not stages:
-        yield data
-        return
-    for piece in stages[0].feed(data):
-        yield from _feed(stages[1:], piece)
-
-
-class _Stage:
-    """Undoes one coding."""
+    """Undoes a body's coding. Raises TooLargeError if it holds more than `limit` bytes, ValueError if it is invalid."""
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
@@ -75,6 +49,7 @@ class _Stage:
         """None: between members."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield what the next bytes of the body stand for, after each step, also if that is nothing yet."""
         while True:
             if self._reader is None:
                 if not data or (self._members and data[0] != (0x28 if self._name == "zstd" else 0x1F)):
@@ -100,6 +75,7 @@ class _Stage:
                 return
 
     def end(self) -> None:
+        """Check that the body was complete."""
         if self._reader is not None:
             raise ValueError("it is cut off")
 

@@ -21,7 +21,7 @@ from fairlane.gateway.errors import (
     too_large,
 )
 from fairlane.queues.limits import RateLimitStatus
-from fairlane.workers.decoding import Decoder, TooLargeError, codings_of
+from fairlane.workers.decoding import Decoder, TooLargeError, coding_of
 from fairlane.workers.tracing import Span
 
 Scope = MutableMapping[str, Any]
@@ -274,9 +274,8 @@ class Request:
         Raise ApiError (413, 408; 400 and 415 for its coding; 401 if the key was removed) or ClientGone.
         """
         self._check_length(limit)
-        decoder = None
-        if CODED in self.headers:
-            decoder = Decoder(self._codings(), limit)
+        coding = self._coding() if CODED in self.headers else ""
+        decoder = Decoder(coding, limit) if coding else None
         end, size, more = time.monotonic() + STREAMED_S, 0, True
         while more:
             patience = min(BODY_S, end - time.monotonic())
@@ -310,18 +309,18 @@ class Request:
             except ValueError as error:
                 raise bad_request(f"The body cannot be decoded: {error}") from None
 
-    def _codings(self) -> list[str]:
-        """Return the codings of the body. Raise ApiError(415) if one is unknown."""
+    def _coding(self) -> str:
+        """Return the coding of the body. Raise ApiError(415) if it is unknown."""
         values = [value.decode("latin-1") for name, value in self.scope["headers"] if name == CODED]
-        codings = codings_of(values)
-        if codings is None:
+        coding = coding_of(values)
+        if coding is None:
             raise ApiError(
                 415,
                 "UNSUPPORTED_MEDIA_TYPE",
                 f"The Content-Encoding {','.join(values)[:100]!r} is not supported: send gzip, deflate or zstd",
                 headers=[(b"accept-encoding", b"gzip, deflate, zstd")],
             )
-        return codings
+        return coding
 
     def _check_length(self, limit: int) -> None:
         length = self.headers.get(b"content-length", b"")

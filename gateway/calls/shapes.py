@@ -18,6 +18,7 @@ MAX_BYTES = 16 << 20
 NULL = Raw(b"null")
 EMPTY = (b'""', b"[]", b"{}")
 _names = msgspec.json.Decoder(list[str])
+_content = msgspec.json.Decoder(str | list[Raw]).decode
 NOT_HERE = "cannot be said to a model here; leave it out"
 _WORDS = {
     "`str`": "a text",
@@ -137,7 +138,7 @@ def add_system(messages: list[bytes | bytearray], content: bytes) -> None:
         return
     before = bytes(messages[0]) if len(messages) == 1 else b""
     if before.startswith(_SYSTEM):
-        content = joined(before[len(_SYSTEM) : -1], content)
+        content = msgspec.json.encode(joined(_content(before[len(_SYSTEM) : -1]), _content(content)))
         messages.clear()
     messages.append(b"%b%b}" % (_SYSTEM, content))
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.workers.adapters.endpoints.addresses import Network
-from fairlane.workers.adapters.endpoints.headers import Header, first
+from fairlane.workers.adapters.endpoints.headers import Header
 from fairlane.workers.adapters.targets import BadTarget, Target, read_target
 from fairlane.workers.sdk.errors import TaskError
 
@@ -101,7 +101,7 @@ def host_of(url: str) -> str:
 
 
 def _retry_after_ms(answer: "Answer") -> int:
-    text = first(answer.headers, b"retry-after") or ""
+    text = answer.headers.get("retry-after", "")
     valid = text.isascii() and text.isdigit() and len(text) <= MAX_RETRY_AFTER_DIGITS
     return int(text) * 1000 if valid else 0
 

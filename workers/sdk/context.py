@@ -15,28 +15,26 @@ from fairlane.workers.sdk.values import Task, Usage, attempt_mark
 log = logging.getLogger("fairlane.worker")
 
 
-class Cancelled:
+class Cancelled(asyncio.Event):
     """False until the task is to stop; then true. `await` it to wait for that moment.
 
     `reason` is then `client`, `timeout`, `admin` or `superseded` (from the gateway), or `shutdown` or
     `disconnected`. Reading it is safe from a thread; awaiting it is for the event loop.
     """
 
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-        self.reason: str | None = None
+    reason: str | None = None
 
     def __bool__(self) -> bool:
-        return self._event.is_set()
+        return self.is_set()
 
     def __await__(self) -> Generator[Any, None, bool]:
-        return self._event.wait().__await__()
+        return self.wait().__await__()
 
-    def set(self, reason: str) -> None:
+    def set(self, reason: str = "") -> None:
         """Mark the task as cancelled. The first reason stays."""
-        if not self._event.is_set():
+        if not self.is_set():
             self.reason = reason
-            self._event.set()
+            super().set()
 
 
 class _TaskLog(logging.LoggerAdapter[logging.Logger]):

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 
 from msgspec import Raw
 
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
+from fairlane.queues.logs.redaction import unquoted
 from fairlane.workers import protocol
 from fairlane.workers.sdk.binary import Base64Pieces
 from fairlane.workers.sdk.context import Context
 from fairlane.workers.sdk.errors import TaskError, shorten
-from fairlane.workers.sdk.failures import FailureLines
 from fairlane.workers.sdk.handlers import Registry
 from fairlane.workers.sdk.session.checks import check_delta
 from fairlane.workers.sdk.session.session import Session, Start
@@ -43,7 +44,7 @@ class Pool:
         self._registry = registry
         self._state = state
         self._on_change = on_change
-        self._failures = FailureLines()
+        self._failures = RateLimitedLogger()
         self._running: dict[tuple[Session, Key], _Running] = {}
 
     def __len__(self) -> int:
@@ -155,7 +156,8 @@ class _Running:
             else:
                 result = self._failed("WORKER_ERROR", "The handler was cancelled from inside.")
         except TaskError as error:
-            self._pool._failures.tell(self._context.log, error)
+            # without what may quote the request
+            self._pool._failures.log(self._tell, f"failed with {error.code}: {unquoted(error.message)}")
             result = self._failed_with(error)
         except Exception as error:
             # The edge of the handler: its task ends as failed, the worker continues.
@@ -233,6 +235,11 @@ class _Running:
             self._session.sent(self._output)
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._session.sent, self._output)
+
+    def _tell(self, line: str, and_others_before: int = 0) -> None:
+        self._context.log.info(
+            f"{line} ({and_others_before} others failed before it)" if and_others_before else line
+        )
 
     # ---- results ---------------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ def test_a_compressed_body_is_decoded_within_the_limit(http: httpx2.Client, path
     body = json.dumps(VALID[path]).encode()
     for coding, packed, status in (
         ("gzip", gzip.compress(body), 200),
-        ("zstd, GZIP", gzip.compress(zstd.compress(body)), 200),
+        ("ZSTD", zstd.compress(body), 200),
         ("deflate", zlib.compress(body), 200),
         ("gzip", gzip.compress(body + b" " * MAX_BODY), 413),
         ("zstd", body, 400),

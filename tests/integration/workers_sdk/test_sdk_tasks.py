@@ -1,6 +1,7 @@
 """Tasks on a connected worker: streams, results, failures, cancels, slots, backpressure."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -146,6 +147,26 @@ async def test_a_failure_arrives_with_its_code(
     assert outcome.error_info == expected
     assert outcome.usage == {"inputTokens": 4}
     assert outcome.text == "some"
+
+
+async def test_of_many_failures_some_have_a_line_without_what_may_quote_the_request(
+    gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(gateway=gateway.url)
+
+    @worker.handler(models=["m"])
+    async def fail(task: Task, context: Context) -> Any:
+        raise TaskError("UPSTREAM_ERROR", "template failed on input: my secret")
+
+    with caplog.at_level(logging.INFO, "fairlane.worker"):
+        async with serving(worker):
+            for _ in range(60):
+                await gateway.run("x", {}, model="m")
+    lines = [
+        line for line in caplog.messages if "failed with UPSTREAM_ERROR: template failed on input" in line
+    ]
+    assert 20 <= len(lines) < 60
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize("value", [object(), msgspec.Raw(b"{"), "\ud800", msgspec.Raw(b'"\xff"')])

@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from fairlane.workers.decoding import MAX_CODINGS, MAX_MEMBERS, STEP, Decoder, TooLargeError, codings_of, zstd  # type: ignore[attr-defined]
+from fairlane.workers.decoding import MAX_MEMBERS, STEP, Decoder, TooLargeError, coding_of, zstd  # type: ignore[attr-defined]
 
 BODY = b'{"input": "' + b"some words " * 30_000 + b'"}'
 LIMIT = 1 << 20
@@ -17,7 +17,7 @@ def deflated(body: bytes, wbits: int = -zlib.MAX_WBITS) -> bytes:
 
 
 def decoded(header: str, body: bytes, step: int = 1000) -> bytes:
-    decoder = Decoder(codings_of([header]) or (), LIMIT)
+    decoder = Decoder(coding_of([header]) or "", LIMIT)
     pieces = [piece for at in range(0, len(body), step) for piece in decoder.feed(body[at : at + step])]
     decoder.end()
     assert max(map(len, pieces), default=0) <= max(STEP, step)
@@ -28,8 +28,6 @@ def decoded(header: str, body: bytes, step: int = 1000) -> bytes:
 @pytest.mark.parametrize(
     ("header", "body"),
     [
-        ("", BODY),
-        ("identity", BODY),
         ("gzip", gzip.compress(BODY)),
         ("X-Gzip", gzip.compress(BODY)),
         ("GZIP, identity", gzip.compress(BODY)),
@@ -39,17 +37,18 @@ def decoded(header: str, body: bytes, step: int = 1000) -> bytes:
         ("deflate", deflated(BODY)),
         ("zstd", zstd.compress(BODY)),
         ("zstd", zstd.compress(BODY[:99]) + zstd.compress(BODY[99:])),
-        ("deflate , zstd", zstd.compress(zlib.compress(BODY))),
-        ("gzip,gzip,gzip", gzip.compress(gzip.compress(gzip.compress(BODY)))),
     ],
 )  # fmt: skip
 def test_what_is_decoded(header: str, body: bytes, step: int) -> None:
     assert decoded(header, body, step) == BODY
 
 
-@pytest.mark.parametrize("header", ["br", "gzip, br", "gzip;q=1", ",".join(["gzip"] * (MAX_CODINGS + 1))])
-def test_what_is_unknown(header: str) -> None:
-    assert codings_of([header]) is None
+@pytest.mark.parametrize(
+    ("header", "coding"),
+    [("", ""), ("identity", ""), ("br", None), ("gzip, br", None), ("gzip;q=1", None), ("gzip, zstd", None)],
+)
+def test_a_body_without_a_coding_and_with_one_that_cannot_be_undone(header: str, coding: str | None) -> None:
+    assert coding_of([header]) == coding
 
 
 ZEROS = bytes(LIMIT + 1)
@@ -67,12 +66,9 @@ WIDE = {zstd.CompressionParameter.window_log: 24}
         ("gzip", gzip.compress(b"") * (MAX_MEMBERS + 1), ValueError),
         ("zstd", zstd.compress(b"") * (MAX_MEMBERS + 1), ValueError),
         ("zstd", zstd.compress(bytes(1 << 25), options=WIDE), ValueError),
-        ("zstd, gzip", gzip.compress(ZEROS), ValueError),
         ("gzip", gzip.compress(ZEROS), TooLargeError),
         ("deflate", zlib.compress(ZEROS), TooLargeError),
         ("zstd", zstd.compress(ZEROS), TooLargeError),
-        ("gzip, zstd", zstd.compress(gzip.compress(ZEROS)), TooLargeError),
-        ("deflate, zstd", zstd.compress(b"\0\0\0\xff\xff" * LIMIT), TooLargeError),
     ],
 )  # fmt: skip
 def test_what_is_rejected(header: str, body: bytes, error: type[Exception]) -> None:
@@ -84,5 +80,5 @@ def test_what_is_rejected(header: str, body: bytes, error: type[Exception]) -> N
 def test_a_bomb_is_given_up_at_the_limit() -> None:
     pieces: list[bytes] = []
     with pytest.raises(TooLargeError):
-        pieces.extend(Decoder(["gzip"], LIMIT).feed(gzip.compress(bytes(1 << 27))))
+        pieces.extend(Decoder("gzip", LIMIT).feed(gzip.compress(bytes(1 << 27))))
     assert sum(map(len, pieces)) <= LIMIT

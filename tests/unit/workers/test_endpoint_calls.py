@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import httpx2
 import pytest
 
 from fairlane.workers.adapters.endpoints.calls import read_call
@@ -22,7 +23,7 @@ def payload(**more: Any) -> bytes:
 
 def said(status: int = 200, body: bytes = b"", **headers: str) -> Answer:
     named = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
-    return Answer(status, named, body)
+    return Answer(status, httpx2.Headers(named), body)
 
 
 def test_a_call_is_what_the_payload_says() -> None:
@@ -100,12 +101,15 @@ def test_headers_of_a_connection_and_credentials_do_not_come_back() -> None:
         (b"Proxy-Authenticate", b"Basic"),
         (b"Content-Encoding", b"gzip"),
         (b"Content-Length", b"9"),
-        (b"X-Name", "grün".encode()),
-        (b"X-Name", "grün".encode("latin-1")),
     ]
-    kept = [("x-name", "grün"), ("x-name", "grün")]
-    assert incoming(given, decoded=True) == kept
-    assert incoming(given, decoded=False) == [("content-encoding", "gzip"), ("content-length", "9"), *kept]
+    for name in ("grün".encode(), "grün".encode("latin-1")):
+        headers, kept = httpx2.Headers([*given, (b"X-Name", name)]), [("x-name", "grün")]
+        assert incoming(headers, decoded=True) == kept
+        assert incoming(headers, decoded=False) == [
+            ("content-encoding", "gzip"),
+            ("content-length", "9"),
+            *kept,
+        ]
 
 
 def test_answers_below_500_are_results() -> None:

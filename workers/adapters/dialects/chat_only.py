@@ -8,17 +8,10 @@ from msgspec import Raw
 
 from fairlane.workers.adapters.quirks import OMIT, Quirks
 
-Message = dict[str, Raw]
+Object = dict[str, Any]
 
 _NOT_HERE = frozenset({"cache_control", "thinking_blocks", "is_error"})
-_ERROR = "Error: "
-_BETWEEN = "\n\n"
-_USER, _SYSTEM, _DEVELOPER, _TOOL = b'"user"', b'"system"', b'"developer"', b'"tool"'
-_EMPTY = b'""'
-_NULL = Raw(b"null")
-_messages = msgspec.json.Decoder(list[Message])
-_parts = msgspec.json.Decoder(list[dict[str, Raw]])
-_text = msgspec.json.Decoder(str)
+_objects = msgspec.json.Decoder(list[Object])
 
 
 def plain_messages(messages: Raw, quirks: Quirks, *, translated: bool) -> Raw:
@@ -27,19 +20,17 @@ def plain_messages(messages: Raw, quirks: Quirks, *, translated: bool) -> Raw:
     left to the upstream, which rejects them."""
     omitted = {name for name, instead in quirks.items() if instead == OMIT}
     try:
-        sent = _messages.decode(messages)
+        sent = _objects.decode(messages)
         known = [_spoken(message) for message in sent]
         if known == sent and not (translated or omitted or quirks.keys() & {"system", "developer"}):
             return messages
-        said: Iterable[Any] = _said(known) if translated else known
-        plain = [_without(message, omitted) for message in said]
-        for message in plain if "developer" in quirks else ():
-            if _role(message) == _DEVELOPER:
-                message["role"] = Raw(_SYSTEM)
-        plain = _system_first(plain) if "system" in quirks else plain
+        plain = [_without(message, omitted) for message in (_said(known) if translated else known)]
     except (msgspec.MsgspecError, RecursionError):
         return messages
-    return Raw(msgspec.json.encode(plain))
+    for message in plain if "developer" in quirks else ():
+        if message.get("role") == "developer":
+            message["role"] = "system"
+    return Raw(msgspec.json.encode(_system_first(plain) if "system" in quirks else plain))
 
 
 def plain_tools(tools: Raw, quirks: Quirks, *, translated: bool) -> Raw:
@@ -48,97 +39,79 @@ def plain_tools(tools: Raw, quirks: Quirks, *, translated: bool) -> Raw:
     if not translated and "strict" not in omitted:
         return tools
     try:
-        known: list[dict[str, Any]] = [_without(tool, _NOT_HERE) for tool in _messages.decode(tools)]
+        known = [_without(tool) for tool in _objects.decode(tools)]
         for tool in known:
             if omitted and "function" in tool:
-                tool["function"] = _without(msgspec.json.decode(tool["function"], type=Message), omitted)
+                tool["function"] = _without(msgspec.convert(tool["function"], Object), omitted)
     except (msgspec.MsgspecError, RecursionError):
         return tools
     return Raw(msgspec.json.encode(known))
 
 
-def joined(first: bytes, second: bytes) -> bytes:
-    """Return the contents of two messages as one, all as JSON: a text if both are texts, else parts."""
-    if _EMPTY in (first, second):
-        return second if first == _EMPTY else first
-    if first[:1] == second[:1] == b'"':
-        return b"%b\\n\\n%b" % (first[:-1], second[1:])
-    parts = [
-        one.strip()[1:-1] if one[:1] == b"[" else b'{"type":"text","text":%b}' % one
-        for one in (first, second)
-    ]
-    return b"[%b]" % b",".join(part for part in parts if part.strip())
+def joined(first: Any, second: Any) -> Any:
+    """Return the contents of two messages as one: a text if both are texts, else parts."""
+    if not first or not second:
+        return first or second or ""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    contents = [one if isinstance(one, list) else [{"type": "text", "text": one}] for one in (first, second)]
+    return [*contents[0], *contents[1]]
 
 
-def _system_first(messages: Iterable[Any]) -> list[Any]:
+def _system_first(messages: Iterable[Object]) -> list[Object]:
     """Join the leading messages of the system, and say a later one as a user's; it joins those of the user around it, as many
     templates want roles by turns."""
-    kept: list[dict[str, Any]] = []
+    kept: list[Object] = []
     was_later = False
     for message in messages:
-        role, before = _role(message), _role(kept[-1]) if kept else b""
-        is_later = role == _SYSTEM and before not in (b"", _SYSTEM)
-        role = _USER if is_later else role
-        if role == before and (role == _SYSTEM or is_later or was_later):
-            content = joined(_content(kept[-1]), _content(message))
-            kept[-1] = {**kept[-1], "content": Raw(content)}
+        role, before = message.get("role"), kept[-1].get("role") if kept else None
+        is_later = role == "system" and before not in (None, "system")
+        role = "user" if is_later else role
+        if kept and role == before and (role == "system" or is_later or was_later):
+            kept[-1]["content"] = joined(kept[-1].get("content"), message.get("content"))
         else:
-            kept.append({**message, "role": Raw(role)} if is_later else message)
+            kept.append({**message, "role": role} if is_later else message)
         was_later = is_later
     return kept
 
 
-def _role(message: dict[str, Any]) -> bytes:
-    return bytes(message.get("role", b""))
-
-
-def _content(message: dict[str, Any]) -> bytes:
-    content = msgspec.json.encode(message.get("content"))
-    return _EMPTY if content == b"null" else content
-
-
-def _spoken(message: Message) -> Message:
+def _spoken(message: Object) -> Object:
     """Return the members that are neither null nor an empty list, and the content, which a message of calls has as null. Empty
     texts stay: DeepSeek requires `reasoning_content`."""
-    nothing = {name for name, value in message.items() if bytes(memoryview(value)[:5]) in (b"null", b"[]")}
     return {
-        name: _NULL if name in nothing else value
+        name: None if value == [] else value
         for name, value in message.items()
-        if name == "content" or name not in nothing
+        if name == "content" or value not in (None, [])
     }
 
 
-def _said(messages: list[Message]) -> Iterable[Any]:
-    images: list[Any] = []
+def _said(messages: list[Object]) -> Iterable[Object]:
+    images: list[Object] = []
     for message in messages:
-        is_result = bytes(message.get("role", b"")) == _TOOL
+        is_result = message.get("role") == "tool"
         if images and not is_result:
-            yield {"role": Raw(_USER), "content": images}
+            yield {"role": "user", "content": images}
             images = []
-        plain: dict[str, Any] = _without(message)
-        content = message.get("content", _NULL)
-        if bytes(content)[:1] == b"[":
-            parts = [_without(part) for part in _parts.decode(content)]
+        plain = _without(message)
+        if isinstance(message.get("content"), list):
+            parts = [_without(part) for part in msgspec.convert(message["content"], list[Object])]
             if is_result:
                 images += [part for part in parts if "text" not in part]
                 parts = [part for part in parts if "text" in part]
-            plain["content"] = _joined(parts) if all("text" in part for part in parts) else parts
-        if is_result and bytes(message.get("is_error", b"")) == b"true":
-            plain["content"] = _ERROR + _as_text(plain.get("content", _NULL))
-        if "tool_calls" in plain and b'"cache_control"' in bytes(plain["tool_calls"]):
-            plain["tool_calls"] = [_without(call) for call in _parts.decode(plain["tool_calls"])]
+            if all("text" in part for part in parts):
+                texts = msgspec.convert([part["text"] for part in parts], list[str])
+                plain["content"] = "\n\n".join(texts)
+            else:
+                plain["content"] = parts
+        if is_result and message.get("is_error") is True:
+            plain["content"] = "Error: " + msgspec.convert(plain.get("content"), str)
+        if "tool_calls" in plain:
+            calls = msgspec.convert(plain["tool_calls"], list[Object])
+            plain["tool_calls"] = [_without(call) for call in calls]
         yield plain
     if images:
-        yield {"role": Raw(_USER), "content": images}
+        yield {"role": "user", "content": images}
 
 
-def _without(found: dict[str, Any], names: Collection[str] = _NOT_HERE) -> dict[str, Any]:
+def _without(found: Object, names: Collection[str] = _NOT_HERE) -> Object:
     return {name: value for name, value in found.items() if name not in names}
-
-
-def _joined(parts: list[dict[str, Raw]]) -> str:
-    return _BETWEEN.join(_text.decode(part["text"]) for part in parts)
-
-
-def _as_text(content: Any) -> str:
-    return content if isinstance(content, str) else str(_text.decode(content))

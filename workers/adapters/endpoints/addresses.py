@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-_SPECIAL_4 = {
+_SPECIAL = {
     "0.0.0.0/8": "an unspecified address",
     "10.0.0.0/8": "a private address",
     "100.64.0.0/10": "a private address of a provider",
@@ -27,8 +27,6 @@ _SPECIAL_4 = {
     "203.0.113.0/24": "an address of documentation",
     "224.0.0.0/4": "a multicast address",
     "240.0.0.0/4": "a reserved address",
-}
-_SPECIAL_6 = {
     "::/128": "an unspecified address",
     "::1/128": "a loopback address",
     "fc00::/7": "a private address",
@@ -41,8 +39,7 @@ _SPECIAL_6 = {
     "3ffe::/16": "a reserved address",
     "3fff::/20": "an address of documentation",
 }
-_REFUSED_4 = [(IPv4Network(text), why) for text, why in _SPECIAL_4.items()]
-_REFUSED_6 = [(IPv6Network(text), why) for text, why in _SPECIAL_6.items()]
+_REFUSED = [(ip_network(text), why) for text, why in _SPECIAL.items()]
 _UNICAST_6 = IPv6Network("2000::/3")
 """All that is given to anybody. What lies beyond is reserved, or one of the forms below."""
 _NAT64 = IPv6Network("64:ff9b::/96")
@@ -82,14 +79,13 @@ def why_refused(address: Address, allowed: Sequence[Network]) -> str:
     themselves or by the IPv4 address that NAT64 carries."""
     if any(address in network for network in allowed):
         return ""
-    if isinstance(address, IPv4Address):
-        return next((why for network, why in _REFUSED_4 if address in network), "")
-    if address.scope_id is not None:
-        return "a link-local address"
     if address in _NAT64:
         return why_refused(IPv4Address(int(address) & 0xFFFFFFFF), allowed)
-    if why := next((why for network, why in _REFUSED_6 if address in network), ""):
+    why = next((why for network, why in _REFUSED if address in network), "")
+    if why or isinstance(address, IPv4Address):
         return why
+    if address.scope_id is not None:
+        return "a link-local address"
     if address not in _UNICAST_6:
         return "a reserved address"
     if int(address) >> 32 & 0xFFFFFFFF in _ISATAP:

@@ -13,7 +13,7 @@ import httpcore2
 import httpx2
 
 from fairlane.workers.adapters.endpoints.addresses import Address, Network, read_address, why_refused
-from fairlane.workers.adapters.endpoints.headers import Header, wire
+from fairlane.workers.adapters.endpoints.headers import Header
 from fairlane.workers.adapters.targets import Target
 from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.threads import in_thread
@@ -38,7 +38,7 @@ class Answer:
     """What a server answered, unchanged."""
 
     status: int
-    headers: list[tuple[bytes, bytes]]
+    headers: httpx2.Headers
     body: bytes
 
 
@@ -102,7 +102,7 @@ class Client:
         asked = httpcore2.Request(
             request.method,
             httpcore2.URL(scheme=target.scheme, host=target.host.strip("[]"), port=target.port, target=path),
-            headers=wire(request.headers),
+            headers=[(name.encode("ascii"), value.encode("latin-1")) for name, value in request.headers],
             content=request.body,
             extensions={"timeout": {"connect": CONNECT_S}, "trace": request.progress.trace},
         )
@@ -127,7 +127,7 @@ class Client:
                 raise TaskError("UPSTREAM_TRUNCATED", "The endpoint's answer broke off.") from error
             sentence = "The endpoint gave no answer: it broke off the connection, or does not speak HTTP/1.1."
             raise TaskError("UPSTREAM_ERROR", sentence) from error
-        return Answer(response.status, response.headers, body)
+        return Answer(response.status, httpx2.Headers(response.headers), body)
 
     def _pool(self, owner: str, request: Request) -> httpcore2.AsyncConnectionPool:
         is_secure = request.target.scheme == "https"
@@ -238,15 +238,15 @@ async def _read(response: httpcore2.Response, limit: int | None, *, has_body: bo
     """Return the body. Raise TaskError for one of more than `limit` bytes, and httpcore2's errors."""
     if limit is None:
         return b""
-    lengths = {name.lower(): value for name, value in response.headers}
-    if has_body and int(lengths.get(b"content-length", b"0")[:20]) > limit:
+    headers = httpx2.Headers(response.headers)
+    if has_body and int(headers.get("content-length", "0")[:20]) > limit:
         raise too_large(limit)
     body = bytearray()
     async for part in response.aiter_stream():
         body += part
         if len(body) > limit:
             raise too_large(limit)
-    if has_body and lengths.keys().isdisjoint((b"content-length", b"transfer-encoding")):
+    if has_body and headers.keys().isdisjoint(("content-length", "transfer-encoding")):
         _check_end(response)
     return bytes(body)
 

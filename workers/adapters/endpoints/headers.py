@@ -1,7 +1,11 @@
 """Which headers go out with a call, and which come back with its answer. Pure."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import httpx2
 
 Header = tuple[str, str]
 
@@ -41,29 +45,13 @@ def outgoing(headers: Iterable[Header]) -> list[Header]:
     return [(name, value) for name, value in given if name not in stays and not name.startswith("proxy-")]
 
 
-def incoming(headers: Sequence[tuple[bytes, bytes]], *, decoded: bool) -> list[Header]:
+def incoming(headers: "httpx2.Headers", *, decoded: bool) -> list[Header]:
     """Those of an answer that its caller gets, names in lower case. `decoded`: the body is not as the server encoded it."""
-    told = [(name.decode("ascii").lower(), _text(value)) for name, value in headers]
+    told = headers.multi_items()
     stays = HOP_BY_HOP | CREDENTIALS_OF_ANSWERS | _named_by_connection(told)
     if decoded:
         stays |= {"content-encoding", "content-length"}
     return [(name, value) for name, value in told if name not in stays and not name.startswith("proxy-")]
-
-
-def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[str]:
-    """All members of a header's lists, in lower case."""
-    found = [_text(value) for known, value in headers if known.lower() == name]
-    return [member.strip().lower() for value in found for member in value.split(",") if member.strip()]
-
-
-def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
-    """The value of a header, the first one of several."""
-    return next((_text(value) for known, value in headers if known.lower() == name), None)
-
-
-def wire(headers: Iterable[Header]) -> list[tuple[bytes, bytes]]:
-    """As they are sent."""
-    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers]
 
 
 def _named_by_connection(headers: Iterable[Header]) -> set[str]:
@@ -73,10 +61,3 @@ def _named_by_connection(headers: Iterable[Header]) -> set[str]:
         if name == "connection"
         for member in value.split(",")
     }
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")

@@ -17,7 +17,6 @@ from fairlane.workers.adapters.endpoints.client import (
     SystemResolver,
     public_authorities,
 )
-from fairlane.workers.adapters.endpoints.headers import first
 from fairlane.workers.adapters.endpoints.outcomes import result
 from fairlane.workers.sdk import Context, Task, TaskError, Worker
 
@@ -59,7 +58,7 @@ class HttpAdapter:
             raise TaskError("BAD_REQUEST", f"{error}.") from error
         try:
             answer = await self._answer(call, context, task)
-            if len(answer.body) <= LARGE_BYTES and first(answer.headers, b"content-encoding") is None:
+            if len(answer.body) <= LARGE_BYTES and "content-encoding" not in answer.headers:
                 return result(call, answer)
             return await asyncio.to_thread(result, call, answer)  # other calls continue meanwhile
         except TaskError as error:

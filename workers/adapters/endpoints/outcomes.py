@@ -26,9 +26,9 @@ from typing import Any
 
 from fairlane.workers.adapters.endpoints.calls import Call
 from fairlane.workers.adapters.endpoints.client import Answer, too_large
-from fairlane.workers.adapters.endpoints.headers import incoming, values
+from fairlane.workers.adapters.endpoints.headers import incoming
 from fairlane.workers.adapters.failures import DEFAULT_PAUSE_S, TIMEOUT_STATUSES, read_error
-from fairlane.workers.decoding import TooLargeError, codings_of, decode
+from fairlane.workers.decoding import TooLargeError, coding_of, decode
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.errors import TaskError, shorten
 
@@ -43,8 +43,7 @@ _NO_BODY = frozenset({204, 206, 304})
 
 def result(call: Call, answer: Answer) -> dict[str, Any]:
     """The task's result. Raise TaskError where the answer is a failure, or too large once it is readable."""
-    told_headers = incoming(answer.headers, decoded=False)
-    pause_s = requested_pause(dict(reversed(told_headers)))  # the first of each
+    pause_s = requested_pause(answer.headers)
     if answer.status == 429 or (answer.status == 503 and pause_s is not None):
         pause_s = DEFAULT_PAUSE_S if pause_s is None else pause_s
         raise TaskError(
@@ -67,11 +66,11 @@ def result(call: Call, answer: Answer) -> dict[str, Any]:
 
 def _readable(call: Call, answer: Answer, limit: int) -> tuple[bytes, bool]:
     """The body, and whether it had to be made readable for that."""
-    codings = codings_of(values(answer.headers, b"content-encoding"))
-    if call.method == "HEAD" or answer.status in _NO_BODY or not codings:
+    coding = coding_of(answer.headers.get_list("content-encoding"))
+    if call.method == "HEAD" or answer.status in _NO_BODY or not coding:
         return answer.body, False
     try:
-        return decode(codings, answer.body, limit), True
+        return decode(coding, answer.body, limit), True
     except TooLargeError as error:
         raise too_large(limit) from error
     except ValueError as error:
