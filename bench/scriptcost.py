@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from tests.support.direct import World, drive, sample_ends
+from tests.contract.store.store import World, drive, sample_ends
 from tests.support.servers import Server
 
 from fairlane.queues.credits import Funds

@@ -3,7 +3,7 @@
 import functools
 import gc
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ import hypothesis
 import pytest
 import redis.utils
 import structlog
+from tests.contract.store.store import World
 from tests.support.databases import Postgres, place_database, running_postgres, share_compiled_statements
-from tests.support.direct import Subscription, World
-from tests.support.pool import Pool
 from tests.support.prepared import FORKS, SHARED, python_of_workers, start_fork_server
 from tests.support.servers import Server, any_binary, free_port, redis_binary, running_server, valkey_binary
 
@@ -179,17 +178,3 @@ def world(any_server: Server) -> Iterator[World]:
     world.empty()
     yield world
     world.close()
-
-
-@pytest.fixture
-def ears(any_server: Server) -> Iterator[Callable[[Pool], Subscription]]:
-    """Subscriptions to replicas' channels, closed at the end."""
-    opened: list[Subscription] = []
-
-    def listen(pool: Pool) -> Subscription:
-        opened.append(pool.ears(any_server.socket_path))
-        return opened[-1]
-
-    yield listen
-    for subscription in opened:
-        subscription.close()

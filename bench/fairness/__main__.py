@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.support.direct import World
+from tests.contract.store.store import World
 from tests.support.servers import redis_binary, running_server, valkey_binary
 
 from bench.fairness import gaming, isolation, report, shares, starvation

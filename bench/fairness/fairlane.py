@@ -7,8 +7,8 @@ model's.
 
 from collections.abc import Mapping, Sequence
 
+from tests.contract.store.store import World, drive
 from tests.support import fair_model
-from tests.support.direct import World, drive
 
 from bench.fairness.simulator import SECOND, Estimate, Task
 from fairlane.queues.rules import Value

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from tests.support.direct import World
+from tests.contract.store.store import World
 from tests.support.servers import redis_binary, running_server, valkey_binary
 
 from bench.fairness.checks import Check

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tests.support.direct import World
+from tests.contract.store.store import World
 
 from bench.fairness.checks import ONE_QUEUE, TIERS
 from bench.fairness.fairlane import Fairlane

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.contract.store.store import World
 from tests.support.audit import audit
-from tests.support.direct import World
 from tests.support.ledger import nothing_left
 
 from bench.fairness.checks import Check, at_most

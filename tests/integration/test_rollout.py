@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.direct import World
+from tests.contract.store.store import World
 from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.servers import Server
 from tests.support.serving import http_client, until

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
+from tests.contract.store.store import drive
 from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live_counted
 from tests.support.audit import PROBES, Snapshot
-from tests.support.direct import drive
 from tests.support.pool import OPS
 from tests.support.servers import Server
 

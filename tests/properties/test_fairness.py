@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tests.support.direct import World, drive
+from tests.contract.store.store import World, drive
 
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import End, Grant, State, TaskSpec, Used

@@ -14,7 +14,7 @@ from bench.fairness.fairlane import Fairlane
 from bench.fairness.policies import Fcfs, Vtc
 from bench.fairness.simulator import SLOTS, simulate
 from bench.fairness.workloads import WORKLOADS
-from tests.support.direct import World
+from tests.contract.store.store import World
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.support.direct import World, drive
+from tests.contract.store.store import World, drive
 from tests.support.fair_model import FairModel, Task
 from tests.support.pool import OPS
 from tests.support.servers import Server

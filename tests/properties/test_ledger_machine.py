@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import select
 from structlog.testing import capture_logs
+from tests.contract.store.store import World, drive
 from tests.support.audit import audit
 from tests.support.databases import place_database
-from tests.support.direct import World, drive
 from tests.support.lives import live
 from tests.support.pool import Pool
 from tests.support.records import tier_of

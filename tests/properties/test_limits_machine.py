@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.contract.store.store import World, drive
 from tests.support.audit import audit
-from tests.support.direct import World, drive
 from tests.support.lives import live
 from tests.support.pool import Pool
 from tests.support.servers import Server

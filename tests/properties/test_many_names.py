@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.support.direct import World, drive
+from tests.contract.store.store import World, drive
 from tests.support.pool import Pool
 from tests.support.servers import Server
 
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.rules import Value
-from fairlane.queues.scheduler import MAX_RENEWED, MAX_TAKEN, Limits
+from fairlane.queues.scheduler import MAX_RENEWED, MAX_TAKEN
 from fairlane.queues.tasks import TaskSpec
 from fairlane.queues.versions import Version
 
@@ -26,7 +26,7 @@ MAX_PER_PASS = 20_000
 
 @pytest.fixture
 def world(redis_server: Server) -> Iterator[World]:
-    world = World(redis_server.socket_path, limits=Limits(max_queue_length=10 * NAMES))
+    world = World(redis_server.socket_path, max_queue_length=10 * NAMES)
     world.empty()
     yield world
     world.close()

@@ -4,8 +4,8 @@ import random
 from itertools import pairwise
 
 import pytest
+from tests.contract.store.store import World, drive
 from tests.support.audit import Snapshot, audit
-from tests.support.direct import World, drive
 from tests.support.pool import Pool
 from tests.support.servers import Server
 

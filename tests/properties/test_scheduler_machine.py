@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.contract.store.store import World, drive, fragment
 from tests.support.audit import (
     TERMINAL,
     UNKNOWN,
@@ -29,7 +30,7 @@ from tests.support.audit import (
     settled_costs,
     subjects_of,
 )
-from tests.support.direct import Subscription, World, drive, fragment
+from tests.support.direct import Subscription
 from tests.support.history import History, Written
 from tests.support.lives import live
 from tests.support.pool import OPS
@@ -78,7 +79,7 @@ FALLBACKS = ((MODELS[1], "1 1 1 1 1"), (MODELS[0], ""), ("nobody's", "9 9 9 9 9"
 REPLICAS: tuple[tuple[tuple[str, ...], int], ...] = ((MODELS, 3), ((ANY_MODEL,), 2), (MODELS[:1], 1))
 """Models and slots of each."""
 WHO = st.integers(0, len(REPLICAS) - 1)
-LIMITS = Limits(max_queue_length=6, max_queued_bytes=2000)
+LIMITS = {"max_queue_length": 6, "max_queued_bytes": 2000}
 FAR = 1 << 60
 MAX_SHUT_MS = 5000
 """As in slots.py."""
@@ -240,7 +241,7 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(self.server.socket_path, limits=LIMITS)
+        self.world = World(self.server.socket_path, **LIMITS)
         self.world.empty()
         self.numbers = iter(range(1, 1_000_000))
         self.replicas: list[Replica] = []

@@ -5,14 +5,15 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
-from typing import Any
-
-from tests.support.direct import World
+from typing import TYPE_CHECKING, Any
 
 from fairlane.gateway.database.tables import UsageRow
 from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
 from fairlane.queues.keys import BALANCE, CHAIN, KEYS, LIMIT, POOL, RECORD, UPSTREAM, Key
 from fairlane.queues.store.link import Arg
+
+if TYPE_CHECKING:
+    from tests.contract.store.store import World
 
 TERMINAL = {"completed", "failed", "cancelled"}
 GONE = -2
@@ -41,7 +42,7 @@ _READS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 class Snapshot:
     """Every key of a pool, at one moment, by name of its kind and by its parts. Values are shared with snapshots before."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: "World") -> None:
         self.now_ms = world.now_ms
         self.read_s = time.monotonic()
         self.ttls: dict[tuple[str, tuple[str, ...]], int] = {}
@@ -74,7 +75,7 @@ class Snapshot:
 
 
 def audit(
-    world: World, accepted: Iterable[str], *, carried: bool = False, balances_lost: bool = False
+    world: "World", accepted: Iterable[str], *, carried: bool = False, balances_lost: bool = False
 ) -> Snapshot:
     """Check every invariant that needs only the store and the ids of the tasks it accepted. `carried`: a gateway carries
     the entries of the outbox to SQL meanwhile."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
-from tests.support.direct import sample_ends
+from tests.contract.store.store import sample_ends
 from tests.support.records import KEYS, tier_of
 
 from fairlane.gateway.database.address import parse_address

@@ -1,16 +1,13 @@
-"""The scheduler without an event loop: each call is sent and answered before it returns. For simulations and tables."""
+"""A blocking connection to Redis that answers as the link of a gateway does: each call is sent and answered before it returns."""
 
 import socket
-from collections.abc import Awaitable, Generator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import hiredis
 
-from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.scheduler import Ends, Limits, Scheduler
-from fairlane.queues.store.link import Arg, RedisLink
-from fairlane.queues.store.scripts import Library, load_scripts
-from fairlane.queues.tasks import Fragment
+from fairlane.queues.store.link import Arg
+from fairlane.queues.store.scripts import Library
 
 
 class Answered:
@@ -106,95 +103,3 @@ class DirectLink:
 
     def command(self, *args: Arg) -> Answered:
         return Answered(self.connection.call(*args))
-
-
-def drive(call: Awaitable[Any]) -> Any:
-    """The result of a scheduler's coroutine over a DirectLink: it never waits."""
-    steps = call.__await__()
-    try:
-        next(steps)
-    except StopIteration as end:
-        return end.value
-    raise AssertionError("it waits")
-
-
-def fragment(error: str, code: str) -> Fragment:
-    return Fragment(f'"error":"{error}","code":"{code}","retryable":false'.encode(), code)
-
-
-def sample_ends() -> Ends:
-    """Terminal events as the gateway words them, more or less."""
-    return Ends(
-        timeout=fragment("Task timeout", "TOTAL_TIMEOUT"),
-        queue_timeout=fragment("Task timeout", "QUEUE_TIMEOUT"),
-        worker_lost=fragment("Worker disconnected", "WORKER_LOST"),
-        no_worker=fragment("Worker disconnected", "NO_WORKER"),
-        left=Fragment(b'"by":"client"', "CANCELLED"),
-        unavailable=fragment("unavailable", "MODEL_UNAVAILABLE"),
-        permit_unreported=Fragment(b'"result":{"reported":false}', ""),
-        busy=fragment("The provider takes no request", "MODEL_TOO_BUSY"),
-        permit_unused=fragment("The permit was not used in time", "PERMIT_EXPIRED"),
-    )
-
-
-class World:
-    """A pool on one database with a clock moved by hand, and any number of replicas' schedulers in it."""
-
-    def __init__(
-        self, socket_path: str, database: int = 0, *, limits: Limits | None = None, real_clock: bool = False
-    ) -> None:
-        self.connection = Connection(socket_path, database)
-        self.prefix = pool_prefix()
-        self.keys = Keys(self.prefix)
-        self.limits = limits or Limits()
-        self.link = DirectLink(self.connection, self.prefix, load_scripts(test_clock=not real_clock))
-        self.read: dict[bytes, tuple[Any, Any]] = {}
-        """What an audit read last of each key, and as what it took it."""
-        self.now_us = self.latest_us = 1_800_000_000_000_000
-        if not real_clock:
-            self.advance(0)
-
-    def scheduler(self, replica: str) -> Scheduler:
-        return Scheduler(cast(RedisLink, self.link), self.keys, replica, sample_ends(), self.limits)
-
-    def advance(self, ms: float) -> None:
-        """Move the clock."""
-        self.now_us += round(ms * 1000)
-        self.latest_us = max(self.latest_us, self.now_us)
-        self.connection.call("SET", self.keys("clock"), self.now_us)
-
-    @property
-    def now_ms(self) -> int:
-        return self.now_us // 1000
-
-    @property
-    def latest_ms(self) -> int:
-        """The latest that it has ever been: the clock may have gone back since."""
-        return self.latest_us // 1000
-
-    def call(self, *args: Arg) -> Any:
-        return self.connection.call(*args)
-
-    def empty(self) -> None:
-        """Forget everything but the time."""
-        self.call("FLUSHALL")
-        self.advance(0)
-
-    def save(self) -> dict[bytes, tuple[int, bytes]]:
-        """All that the store holds but the time: what it comes back with when it loses what happens from now on."""
-        names = [name for name in self.call("KEYS", "*") if name != self.keys("clock").encode()]
-        commands: list[tuple[Arg, ...]] = [(word, name) for name in names for word in ("PTTL", "DUMP")]
-        found = self.connection.pipeline(commands)
-        return {name: (found[2 * i], found[2 * i + 1]) for i, name in enumerate(names)}
-
-    def restore(self, saved: Mapping[bytes, tuple[int, bytes]]) -> None:
-        """Come back with what was saved, and nothing else but the time."""
-        self.call("FLUSHALL")
-        replies = self.connection.pipeline(
-            [("RESTORE", name, max(ttl, 0), value) for name, (ttl, value) in saved.items()]
-        )
-        assert all(reply == b"OK" for reply in replies), replies
-        self.advance(0)
-
-    def close(self) -> None:
-        self.connection.close()

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tests.support.direct import Subscription, World, drive
+from tests.contract.store.store import World, drive
+from tests.support.direct import Subscription
 from tests.support.ids import numbered
 
 from fairlane.gateway.database.tables import UsageRow

@@ -7,8 +7,8 @@ from bench.fairness.checks import ONE_QUEUE
 from bench.fairness.fairlane import Fairlane
 from bench.fairness.measures import service
 from bench.fairness.simulator import SECOND, simulate
+from tests.contract.store.store import World
 from tests.integration.fairness.users import COST, HONEST, PLAIN, SLOTS
-from tests.support.direct import World
 from tests.support.servers import Server
 
 UNKNOWN = 256

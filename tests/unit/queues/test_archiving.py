@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.support.direct import World, drive
+from tests.contract.store.store import World, drive
 from tests.support.pool import Pool
 
 from fairlane.queues.scheduler import Limits

@@ -4,8 +4,8 @@ import contextlib
 from typing import Any
 
 import pytest
+from tests.contract.store.store import World, drive
 from tests.support.audit import audit
-from tests.support.direct import World, drive
 from tests.support.pool import Pool
 from tests.support.servers import Server
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.contract.store.store import World, drive
 from tests.support.audit import audit
-from tests.support.direct import World, drive
 from tests.support.pool import OPS, Pool
 
 from fairlane.queues.inspect.inspector import (

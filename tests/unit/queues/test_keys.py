@@ -6,7 +6,8 @@ from importlib.resources import files
 
 import pytest
 from hiredis import ReplyError
-from tests.support.direct import Connection, DirectLink, World
+from tests.contract.store.store import World
+from tests.support.direct import Connection, DirectLink
 from tests.support.servers import Server
 
 from fairlane.queues.keys import KEYS, MESSAGES, Keys, keys_in_lua, pool_prefix

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.support.direct import sample_ends
+from tests.contract.store.store import sample_ends
 from tests.support.ids import id_of
 from tests.support.proxy import ChaosProxy
 from tests.support.servers import Server, redis_binary, running_server, valkey_binary

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.support.direct import World, drive
+from tests.contract.store.store import World, drive
 from tests.support.pool import Pool
 
 from fairlane.queues.metrics import (

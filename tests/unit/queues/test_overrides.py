@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from tests.contract.store.store import World, drive
 from tests.support.audit import audit
-from tests.support.direct import World, drive
 from tests.support.pool import OPS, Pool
 
 from fairlane.queues.overrides import ALL, Actor, Override, Overrides, OverrideStore, Rejected

@@ -5,8 +5,8 @@ import random
 from itertools import combinations
 
 import pytest
+from tests.contract.store.store import World
 from tests.support.audit import audit
-from tests.support.direct import World
 from tests.support.pool import Pool
 
 from fairlane.queues.tasks import Grant, Submitted

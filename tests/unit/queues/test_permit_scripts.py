@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.contract.store.store import World, drive
 from tests.support.audit import audit
-from tests.support.direct import Subscription, World, drive
+from tests.support.direct import Subscription
 from tests.support.pool import Pool
 from tests.support.servers import Server
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.support.direct import World
+from tests.contract.store.store import World
 from tests.support.pool import Pool
 
 from fairlane.queues.inspect.presence import MAX_PER_MESSAGE, Presence, PresenceUpdate, read_presence

@@ -4,7 +4,7 @@ import re
 from importlib.resources import files
 
 import pytest
-from tests.support.direct import World
+from tests.contract.store.store import World
 
 from fairlane.queues.store.link import COMMANDS
 from fairlane.queues.store.scripts import load_scripts

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import pytest
+from tests.contract.store.store import World, drive
 from tests.support.audit import audit
-from tests.support.direct import World, drive
 from tests.support.pool import OPS, Pool
 from tests.support.servers import Server
 

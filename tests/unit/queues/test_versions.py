@@ -1,7 +1,7 @@
 """Replicas with different files: the newest configuration holds, whoever connects last."""
 
 import pytest
-from tests.support.direct import World, drive
+from tests.contract.store.store import World, drive
 from tests.support.pool import Pool
 
 from fairlane.queues.overrides import Actor

@@ -6,8 +6,8 @@ import random
 from itertools import pairwise
 
 import pytest
+from tests.contract.store.store import World
 from tests.support.audit import audit
-from tests.support.direct import World
 from tests.support.pool import Pool
 
 from fairlane.queues.tasks import Rejection, Submitted

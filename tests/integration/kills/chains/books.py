@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import select
+from tests.contract.store.store import World
 from tests.integration.kills.chains.crowd import Run
 from tests.integration.kills.chains.play import BROKEN, NAMES
 from tests.support.audit import audit
 from tests.support.bank import Bank
-from tests.support.direct import World
 from tests.support.ledger import ended_once, events
 from tests.support.servers import Server
 
