@@ -35,9 +35,7 @@ from fairlane.gateway.api import (
     overrides,
     pages,
     routes,
-    settings,
     usage,
-    users,
     webhooks,
 )
 from fairlane.gateway.api.calls import Call, Calls
@@ -74,8 +72,6 @@ ROUTERS = (
     (balances.router, Access.ADMIN),
     (usage.router, Access.ADMIN),
     (audit.router, Access.ADMIN),
-    (users.router, Access.ADMIN),
-    (settings.router, Access.ADMIN),
     (metrics.router, Access.METRICS),
     (account.router, Access.KEY),
     (routes.router, Access.KEY),

@@ -90,7 +90,6 @@ from fairlane.gateway.webhooks.webhooks import Webhooks
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.inspector import ReplicaInfo, StoreInspector
-from fairlane.queues.inspect.users import UserReader
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.metrics import RESPONSE_BYTES_STORED, RESPONSES_STORED, STORAGE_FAILURES
 from fairlane.queues.overrides import Override, OverrideStore
@@ -326,7 +325,7 @@ class Gateway:
             current=current,
             scheduler=self.scheduler,
             overview=overview,
-            users=UserReader(self.link, self.inspector),
+            inspector=self.inspector,
             history=history,
             live=live,
             audit=audit,
@@ -340,8 +339,7 @@ class Gateway:
             overrides=OverrideAdmin(override_store, self.overrides, current, self.scheduler),
             endpoints=endpoints,
             settings=SettingsView(
-                self.link,
-                keys,
+                self.inspector,
                 self.scheduler,
                 current,
                 self._of_itself,

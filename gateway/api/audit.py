@@ -6,7 +6,7 @@ from fastapi import Query, Response
 
 from fairlane.gateway.api.dependencies import CallerDep, OperatorDep, answer, described, keyed_router
 from fairlane.gateway.api.operator_schemas import AuditEntry, Rejection
-from fairlane.gateway.api.queries import Count, Filter, Plain, Since, Until, between
+from fairlane.gateway.api.queries import Filter, Since, Until, between
 from fairlane.gateway.api.schemas import listed
 from fairlane.gateway.records.audit import WantedActs
 from fairlane.gateway.records.rejections import RejectionFilter
@@ -27,7 +27,7 @@ async def audit(
     since: Since = "",
     until: Until = "",
     after: Annotated[str, Query(pattern=r"^([0-9]{14,17}-[0-9a-f]{8})?$")] = "",
-    limit: Annotated[int, Query(ge=1, le=1000), Count] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
     """Return the changes and actions of operators, newest first; `next` is the `after` of the next page, null at the end.
 
@@ -49,8 +49,8 @@ async def rejections(
     code: Filter = "",
     since: Since = "",
     until: Until = "",
-    after: Annotated[str, Query(max_length=200), Plain] = "",
-    limit: Annotated[int, Query(ge=1, le=1000), Count] = 100,
+    after: Annotated[str, Query(max_length=200)] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
     """Return the number of rejected calls (429, 503) by minute, key and error code, newest minute first, after the minute's end.
 

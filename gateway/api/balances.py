@@ -14,7 +14,7 @@ from fairlane.gateway.api.dependencies import (
     keyed_router,
 )
 from fairlane.gateway.api.operator_schemas import LedgerEntry, QuotaGranted, QuotaShown
-from fairlane.gateway.api.queries import PLAIN, Count, Filter, Plain, Since, Until, between
+from fairlane.gateway.api.queries import PLAIN, Filter, Since, Until, between
 from fairlane.gateway.api.schemas import INTEGER, json, listed
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.operator.balances import NewGrant, read_subject
@@ -33,11 +33,9 @@ KeyId = Annotated[
     str, Query(pattern=r"^[A-Za-z0-9._-]{0,64}$", description="The id of a key that pays for its tasks.")
 ]
 User = Annotated[
-    str,
-    Query(max_length=256, pattern=PLAIN, description="A paying user, as in the task list: `site/ann`."),
-    Plain,
+    str, Query(max_length=256, pattern=PLAIN, description="A paying user, as in the task list: `site/ann`.")
 ]
-After = Annotated[str, Query(max_length=300, pattern=PLAIN), Plain]
+After = Annotated[str, Query(max_length=300, pattern=PLAIN)]
 
 
 @router.get(
@@ -50,7 +48,7 @@ async def balances(
     user: User = "",
     text: Filter = "",
     after: After = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_ROWS), Count] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
 ) -> Response:
     """Return the balances of keys and users with grants or payments; with `key` those of a key and its users, with `user` that
     of a user, also without any. `text` is a part of the name, in any case.
@@ -79,7 +77,7 @@ async def grant(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Respon
     With your own `id` the call can be repeated: it grants once (then 200 and `new: false`); 409: the id names another grant. The
     audit log has an entry. `notes`: why the grant may have no effect, such as a key without a quota.
     """
-    done = await operator.balances.grant(await body.fields(), actor)
+    done = await operator.balances.grant(body, actor)
     return answer(done, status=201 if done["new"] else 200)
 
 
@@ -98,7 +96,7 @@ async def ledger(
     since: Since = "",
     until: Until = "",
     after: After = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_LEDGER_ROWS), Count] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_LEDGER_ROWS)] = 100,
     form: Form = "",
 ) -> Response:
     """Return grants and the costs of tasks, newest first: all, or those of a paying key or user.

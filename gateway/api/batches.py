@@ -15,7 +15,7 @@ from fairlane.gateway.api.dependencies import (
     part,
 )
 from fairlane.gateway.api.operator_schemas import AnyBatch
-from fairlane.gateway.api.queries import Count, Filter
+from fairlane.gateway.api.queries import Filter
 from fairlane.gateway.api.schemas import OBJECT, OpenAIError, listed
 from fairlane.gateway.batches.batches import Batches, NewBatch
 from fairlane.gateway.batches.models import UNENDED, Status, admin_view, openai_object
@@ -42,7 +42,7 @@ async def create(batches: BatchesDep, caller: CallerDep, body: BodyDep) -> Respo
 
     The file is checked after this call. If it is invalid, the batch has `failed`, and `errors` has the lines.
     """
-    new = read_body(NewBatch, await body.fields())
+    new = read_body(NewBatch, body)
     return answer(openai_object(await batches.create(caller, new)))
 
 
@@ -51,7 +51,7 @@ async def page(
     batches: BatchesDep,
     caller: CallerDep,
     after: After = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_OF_PAGE), Count] = 20,
+    limit: Annotated[int, Query(ge=1, le=MAX_OF_PAGE)] = 20,
 ) -> Response:
     """Return the caller's batches, newest first, after the id `after`."""
     found, more = await batches.page(caller.owner, after, limit)
@@ -83,7 +83,7 @@ async def page_of_all(
     key: Filter = "",
     user: Filter = "",
     after: After = "",
-    limit: Annotated[int, Query(ge=1, le=500), Count] = 50,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> Response:
     """Return the batches of all users, newest first. `next` is the `after` of the next page, null at the end."""
     statuses = UNENDED if status == UNENDED_WORD else (status,) if status else ()

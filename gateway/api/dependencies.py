@@ -15,6 +15,7 @@ from msgspec import Struct
 from pydantic import BaseModel, TypeAdapter
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.queries import PLAIN
 from fairlane.gateway.api.schemas import REF, STRING, Error, body_of, json, json_text
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import Request
@@ -28,8 +29,8 @@ from fairlane.queues.overrides import Actor
 
 REQUEST = "fairlane.request"
 """The key of our `Request` in the ASGI scope of FastAPI's calls."""
-MAX_BODY_BYTES = 16 * 1024
-"""The default limit for calls that submit no task."""
+MAX_BODY_BYTES = 64 * 1024
+"""The limit for calls that submit no task: an endpoint's configured headers can be long."""
 
 KEY = HTTPBearer(auto_error=False, scheme_name="key", description="An API key; none in no-auth mode.")
 """For the document alone; `access` has authorized the call before."""
@@ -67,17 +68,6 @@ def complete(document: dict[str, Any]) -> None:
                 operation["security"].append({"signedToken": []})
 
 
-class Body:
-    """The body of a call that submits no task, read on demand."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-
-    async def fields(self, most: int = MAX_BODY_BYTES) -> dict[str, Any]:
-        """Return the members of its JSON as Python values; `most`: bytes. Raise ApiError and ClientGone."""
-        return parse_values(await self._request.json_body(most))
-
-
 # (coroutines, because FastAPI calls plain functions in a thread)
 
 
@@ -96,8 +86,9 @@ async def _request(request: Framed) -> Request:
     return ours
 
 
-async def _body(request: Framed) -> Body:
-    return Body(request.scope[REQUEST])
+async def _body(request: Framed) -> dict[str, Any]:
+    """Return the members of a JSON body. Raise ApiError and ClientGone."""
+    return parse_values(await request.scope[REQUEST].json_body(MAX_BODY_BYTES))
 
 
 async def _exact(request: Framed) -> None:
@@ -130,7 +121,7 @@ HealthDep = Annotated[Health, part("health")]
 ScrapeDep = Annotated[Scrape, part("scrape")]
 UsageDep = Annotated[UsageReports, part("records.usage")]
 RequestDep = Annotated[Request, Depends(_request)]
-BodyDep = Annotated[Body, Depends(_body)]
+BodyDep = Annotated[dict[str, Any], Depends(_body)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 
 
@@ -197,5 +188,7 @@ def invalid(error: RequestValidationError) -> ApiError:
     """Return the error for an invalid parameter, in our words."""
     detail = error.errors()[0]
     name = str(detail["loc"][-1])
-    sentence = str(detail["msg"]).removeprefix("Input ").removeprefix("Value error, ")
+    sentence = str(detail["msg"]).removeprefix("Input ").removeprefix("String ")
+    if detail.get("ctx") == {"pattern": PLAIN}:
+        sentence = "must hold no control characters"
     return bad_request(f"{name} {sentence[:200]}", name)

@@ -7,9 +7,6 @@ from fairlane.gateway.api.operator_schemas import EndpointDone, EndpointShown
 from fairlane.gateway.api.schemas import INTEGER, NULLABLE, STRING, fields, rows
 from fairlane.gateway.operator.endpoints.admin import EndpointUpdate, NewEndpoint
 
-MAX_BODY_BYTES = 64 * 1024
-"""An endpoint's configured headers can be long."""
-
 router = keyed_router("operators")
 
 
@@ -36,7 +33,7 @@ async def endpoints(operator: OperatorDep) -> Response:
 )
 async def create(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Response:
     """Create an endpoint in the SQL database. It takes effect on all replicas within about a second."""
-    return answer(await operator.endpoints.create(await body.fields(MAX_BODY_BYTES), actor), status=201)
+    return answer(await operator.endpoints.create(body, actor), status=201)
 
 
 @router.patch(
@@ -45,7 +42,7 @@ async def create(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Respo
 )
 async def change(operator: OperatorDep, actor: ActorDep, body: BodyDep, name: str) -> Response:
     """Change the given members of an endpoint that was added at run time, also for waiting tasks; null restores a default."""
-    return answer(await operator.endpoints.change(name, await body.fields(MAX_BODY_BYTES), actor))
+    return answer(await operator.endpoints.change(name, body, actor))
 
 
 @router.delete(

@@ -16,7 +16,7 @@ from fairlane.gateway.api.dependencies import (
     keyed_router,
 )
 from fairlane.gateway.api.operator_schemas import KeyChanged, KeyCreated, KeyDetail, KeyRevoked, KeyShown
-from fairlane.gateway.api.queries import PLAIN, Count
+from fairlane.gateway.api.queries import PLAIN
 from fairlane.gateway.api.schemas import INTEGER, NULLABLE, listed
 from fairlane.gateway.operator.keys import KeyChange, NewKey, Revocation, Rotation, no_key
 
@@ -37,7 +37,7 @@ async def list_keys(
     kind: OneOf = None,
     text: Annotated[str, Query(max_length=256, pattern=PLAIN)] = "",
     after: Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = "",
-    limit: Annotated[int, Query(ge=1, le=500), Count] = 100,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> Response:
     """Return keys of callers and tokens of workers, by id: those of the configuration (`source`), which can be changed only
     there, and those of the database. `text` is a part of the id or the note. Secrets and their hashes are never shown.
@@ -77,7 +77,7 @@ async def create_key(operator: OperatorDep, caller: CallerDep, actor: ActorDep, 
     The first key must be an admin's, and ends no-auth mode: from then on callers and workers need keys, and workers without a
     token are disconnected (`notes`). If the answer is lost, so is the secret: rotate the key.
     """
-    return answer(await operator.keys.create(await body.fields(), caller, actor), status=201)
+    return answer(await operator.keys.create(body, caller, actor), status=201)
 
 
 @router.patch(
@@ -90,7 +90,7 @@ async def change_key(
 
     Only the given members of `limits` and `user_limits` change; null removes one limit, or all of them.
     """
-    return answer(await operator.keys.change(_checked(key_id), await body.fields(), caller, actor))
+    return answer(await operator.keys.change(_checked(key_id), body, caller, actor))
 
 
 @router.post(
@@ -102,7 +102,7 @@ async def rotate_key(
 ) -> Response:
     """Give a key another `secret`, which is shown only once. Earlier ones stay valid for `keepMs`, by default a day; then workers
     that connected with them are disconnected."""
-    return answer(await operator.keys.rotate(_checked(key_id), await body.fields(), caller, actor))
+    return answer(await operator.keys.rotate(_checked(key_id), body, caller, actor))
 
 
 @router.post(
@@ -118,7 +118,7 @@ async def revoke_key(
     The last valid key of an admin and the key of this call cannot be revoked. Revoked keys remain listed, and ids are never
     reused.
     """
-    return answer(await operator.keys.revoke(_checked(key_id), await body.fields(), caller, actor))
+    return answer(await operator.keys.revoke(_checked(key_id), body, caller, actor))
 
 
 def _checked(key_id: str) -> str:

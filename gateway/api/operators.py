@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Query, Response
+from fastapi import Path, Query, Response
 from fastapi import Request as Framed
 from pydantic import BaseModel, ConfigDict, create_model
 
@@ -20,8 +20,15 @@ from fairlane.gateway.api.dependencies import (
     described,
     keyed_router,
 )
-from fairlane.gateway.api.operator_schemas import ArchivedTask, SettingsChanged, Task, TaskDetail, TopUsers
-from fairlane.gateway.api.queries import MAX_VALUE, Count
+from fairlane.gateway.api.operator_schemas import (
+    ArchivedTask,
+    Erased,
+    SettingsChanged,
+    Task,
+    TaskDetail,
+    TopUsers,
+)
+from fairlane.gateway.api.queries import PLAIN, Filter
 from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, OBJECT, STRING, fields, listed, ref
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import ApiError, bad_request
@@ -44,7 +51,6 @@ def _change(kind: Configured) -> type[BaseModel]:
 
 router = keyed_router("operators")
 
-Filter = Annotated[str, Query(max_length=MAX_VALUE)]
 TIME = r"^[0-9]{0,15}$"
 
 
@@ -52,7 +58,7 @@ TIME = r"^[0-9]{0,15}$"
     "/api/admin/overview",
     **described("admin.overview.get", "Get the state of queues, models, workers and replicas", OBJECT),
 )
-async def state(operator: OperatorDep, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
+async def state(operator: OperatorDep, tasks: Annotated[int, Query(ge=0, le=500)] = 50) -> Response:
     """Return queues, models, workers, counts, replicas, and the newest tasks. Members: docs/operating.md."""
     return answer(await operator.overview.read(tasks))
 
@@ -119,7 +125,7 @@ async def history(operator: OperatorDep) -> Response:
 
 
 @router.get("/api/admin/users", **described("admin.users.list", "List the busiest users", TopUsers))
-async def users(operator: OperatorDep, limit: Annotated[int, Query(ge=1, le=200), Count] = 10) -> Response:
+async def users(operator: OperatorDep, limit: Annotated[int, Query(ge=1, le=200)] = 10) -> Response:
     """Return the users with the most waiting tasks, then running tasks, then tokens.
 
     `tokens`: input and output of tasks that ended in the last ten minutes, and their `share` of all users'. `model`: the one that
@@ -145,7 +151,7 @@ async def find_tasks(
     since: Annotated[str, Query(alias="from", pattern=TIME)] = "",
     until: Annotated[str, Query(alias="to", pattern=TIME)] = "",
     after: str = "",
-    limit: Annotated[int, Query(ge=1, le=200), Count] = 50,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
     """Return the tasks that match, newest first: all running tasks with `status=executing`, else the last 10,000 submitted tasks,
     while their results are stored. Usage records have the code of every failed task.
@@ -187,7 +193,7 @@ async def cancel(
     queue: Filter = "",
     model: Filter = "",
     worker: Filter = "",
-    limit: Annotated[int, Query(ge=1, le=1000), Count] = 1000,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
 ) -> Response:
     """Cancel a `task` or a `batch`, by its id, or all tasks that wait or run and match: at most `limit` of those among the last
     10,000 that were submitted.
@@ -280,7 +286,7 @@ async def change_queue(
     With `check` nothing is changed; the answer is the rejection, or the values in effect.
     """
     check_name(operator.current.settings, "queue", name)
-    return answer(await operator.overrides.patch("queue", name, await body.fields(), actor, check=check))
+    return answer(await operator.overrides.patch("queue", name, body, actor, check=check))
 
 
 @router.patch(
@@ -298,8 +304,41 @@ async def change_model(
     With `check` nothing is changed; the answer is the rejection, or the values in effect.
     """
     check_name(operator.current.settings, "model", name)
-    fields = await body.fields()
-    if "breaker" not in fields and "upstream" not in fields:
-        return answer(await operator.overrides.patch("model", name, fields, actor, check=check))
-    changed = await force(operator.scheduler, name, fields, actor)
+    if "breaker" not in body and "upstream" not in body:
+        return answer(await operator.overrides.patch("model", name, body, actor, check=check))
+    changed = await force(operator.scheduler, name, body, actor)
     return answer(await operator.overrides.patch("model", name, {}, actor, check=True) | {"changed": changed})
+
+
+UserName = Annotated[
+    str,
+    Path(
+        max_length=512,
+        pattern=PLAIN,
+        description="as records and the task list name it: `key/user` of a delegating key",
+    ),
+]
+
+
+@router.delete("/api/admin/users/{user:path}", **described("admin.users.delete", "Erase a user", Erased))
+async def erase(operator: OperatorDep, actor: ActorDep, user: UserName) -> Response:
+    """Erase a user for good: remove stored results of their ended tasks, and replace their name and the ids of requests and
+    traces in usage records, sums and the audit log, and in records that are not written yet.
+
+    Tasks that wait or run continue: cancel them first. Batches that have not ended are cancelled, their results are not kept,
+    and they are removed once they have ended. Call again while `more` is true. The ledger keeps the name of a user with a quota
+    of their own.
+    """
+    return answer(await operator.erase(user, actor))
+
+
+@router.get("/api/admin/settings", **described("admin.settings.list", "List settings", OBJECT))
+async def settings(
+    operator: OperatorDep, name: Filter = "", changed: Annotated[bool, Query()] = False
+) -> Response:
+    """Return every setting of this replica: its value, default and source, and the time and author of its change.
+
+    `name` is a part of their names, in any case. With `changed`, only those that differ from their defaults or were changed at
+    run time. Secrets are `(set)` or null; URLs are without user, password and query.
+    """
+    return answer(await operator.settings.read(name, changed=changed))

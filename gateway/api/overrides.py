@@ -39,7 +39,7 @@ async def create(operator: OperatorDep, actor: ActorDep, body: BodyDep, check: b
     An override of a route may hold for a `percent` of its tasks. With `check` nothing is created, and the answer is what would
     be. `warnings`: what is allowed and may not have the intended effect.
     """
-    created = await operator.overrides.create(await body.fields(), actor, check=check)
+    created = await operator.overrides.create(body, actor, check=check)
     return answer(created, status=200 if check else 201)
 
 
@@ -53,4 +53,4 @@ async def update(operator: OperatorDep, actor: ActorDep, body: BodyDep, override
     `status`: `promoted` makes it permanent, for all tasks: the baseline of later overrides; it can still be rolled back.
     `rolled_back` removes it: the values below it take effect again, and tasks that were submitted under it keep theirs.
     """
-    return answer(await operator.overrides.update(override_id, await body.fields(), actor))
+    return answer(await operator.overrides.update(override_id, body, actor))

@@ -1,37 +1,17 @@
-"""Parameters of several calls' queries: numbers, names, times and filters of tasks."""
+"""Parameters of several calls' queries: names, times and filters of tasks."""
 
-import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Query
-from pydantic import BeforeValidator
 
 from fairlane.gateway.records.reports import read_time
 
-MAX_VALUE = 256
 ALWAYS = "9" * 15
 
 PLAIN = r"^[^\x00-\x1f\x7f]*$"
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+"""No control characters, which names never contain; PostgreSQL rejects NUL."""
 
-
-def _count(text: Any) -> Any:
-    """Check that a number is written in digits. Raise ValueError."""
-    if isinstance(text, str) and not (text.isascii() and text.isdigit() and len(text) <= 5):
-        raise ValueError("must be a number")
-    return text
-
-
-def _plain(text: Any) -> Any:
-    """Check for control characters, which names never contain; PostgreSQL rejects NUL. Raise ValueError."""
-    if isinstance(text, str) and _CONTROL.search(text):
-        raise ValueError("must hold no control characters")
-    return text
-
-
-Count = BeforeValidator(_count)
-Plain = BeforeValidator(_plain)
-Filter = Annotated[str, Query(max_length=MAX_VALUE, pattern=PLAIN), Plain]
+Filter = Annotated[str, Query(max_length=256, pattern=PLAIN)]
 Since = Annotated[
     str, Query(alias="from", max_length=20, description="A day (UTC), 2026-11-23, or ms since 1970.")
 ]

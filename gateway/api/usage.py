@@ -8,7 +8,7 @@ from fastapi import Query, Response
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.dependencies import CallerDep, RequestDep, UsageDep, answer, described, keyed_router
 from fairlane.gateway.api.operator_schemas import UsageReport, UsedTask
-from fairlane.gateway.api.queries import PLAIN, Count, Filter, FiltersDep, Plain, Since, Until, between, given
+from fairlane.gateway.api.queries import PLAIN, Filter, FiltersDep, Since, Until, between, given
 from fairlane.gateway.api.schemas import INTEGER, listed
 from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.calls.http import Request
@@ -43,7 +43,7 @@ async def usage(
     by: By = "model",
     since: Since = "",
     until: Until = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_ROWS), Count] = 1000,
+    limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 1000,
     form: Form = "",
 ) -> Response:
     """Return the usage of tasks that ended between two days (by hour: hours), by default in the last 30 days, or 48 hours. Hours
@@ -70,8 +70,8 @@ async def tasks(
     until: Until = "",
     task: Filter = "",
     template: Filter = "",
-    after: Annotated[str, Query(max_length=100, pattern=PLAIN), Plain] = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_TASKS), Count] = 100,
+    after: Annotated[str, Query(max_length=100, pattern=PLAIN)] = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_TASKS)] = 100,
     form: Form = "",
 ) -> Response:
     """Return the records, one per task, latest end first, between two times to the millisecond.
@@ -97,7 +97,7 @@ async def own_usage(
     model: Filter = "",
     tier: Filter = "",
     route: Filter = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_OWN_ROWS), Count] = 1000,
+    limit: Annotated[int, Query(ge=1, le=MAX_OWN_ROWS)] = 1000,
     form: Form = "",
 ) -> Response:
     """Return the usage of the caller's own tasks, as GET /api/admin/usage.

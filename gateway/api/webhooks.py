@@ -22,7 +22,7 @@ from fairlane.gateway.api.operator_schemas import (
     WebhookDisabled,
     WebhookShown,
 )
-from fairlane.gateway.api.queries import Count, Filter
+from fairlane.gateway.api.queries import Filter
 from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, fields, listed, rows
 from fairlane.gateway.operator.bodies import Note, StrictBody, read_body
 from fairlane.gateway.webhooks.store import Cursor
@@ -35,7 +35,7 @@ operators = keyed_router("operators")
 
 State = Annotated[Literal["waiting", "delivered", "failed"] | None, Query()]
 After = Annotated[str, Query(pattern=r"^([0-9]{1,15}-wh_[0-9a-f]{32})?$")]
-Limit = Annotated[int, Query(ge=1, le=500), Count]
+Limit = Annotated[int, Query(ge=1, le=500)]
 
 
 Url = Annotated[str, Field(min_length=1, max_length=MAX_URL_CHARS)]
@@ -96,7 +96,7 @@ async def list_webhooks(webhooks: WebhooksDep, caller: CallerDep) -> Response:
 async def create_webhook(webhooks: WebhooksDep, caller: CallerDep, body: BodyDep) -> Response:
     """Create a webhook. From now on its URL is notified of ends, including those of tasks that run already. `secret`, which signs
     the requests, is never shown again: if the answer is lost, rotate it."""
-    new = read_body(NewWebhook, await body.fields(), secret=True)
+    new = read_body(NewWebhook, body, secret=True)
     made = await webhooks.create(caller, new.url, new.events, new.note, every_user=new.everyUser)
     return answer(made, status=201)
 
@@ -116,7 +116,7 @@ async def change_webhook(
 ) -> Response:
     """Change the given fields. Waiting deliveries go to the new URL. While the webhook is disabled they wait, and no deliveries
     are added."""
-    change = read_body(WebhookChange, await body.fields(), secret=True)
+    change = read_body(WebhookChange, body, secret=True)
     fields = {name: getattr(change, name) for name in change.model_fields_set}
     return answer(await webhooks.change(caller, webhook_id, fields))
 
@@ -139,7 +139,7 @@ async def rotate_webhook(
 ) -> Response:
     """Replace the `secret` of a webhook. The former one signs, too, for `keepMs`, a day by default: requests then have two
     signatures, and a receiver with either secret accepts them."""
-    keep_ms = read_body(NewSecret, await body.fields(), secret=True).keepMs
+    keep_ms = read_body(NewSecret, body, secret=True).keepMs
     return answer(await webhooks.rotate(caller, webhook_id, keep_ms))
 
 
@@ -217,7 +217,7 @@ async def all_webhooks(
 async def disable(operator: OperatorDep, actor: ActorDep, body: BodyDep, webhook_id: str) -> Response:
     """Disable a webhook of any key. Its owner sees the reason in `disabledReason` and can enable it again, unless
     you revoke the key."""
-    read_body(AnyWebhookChange, await body.fields())
+    read_body(AnyWebhookChange, body)
     return answer(await operator.webhooks.disable(webhook_id, actor))
 
 

@@ -13,6 +13,7 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.credits.amounts import MAX_CREDITS, credits_of, plain_credits, read_credits
 from fairlane.gateway.credits.prices import unpack
+from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.database.tables import LedgerRow
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
@@ -194,25 +195,23 @@ class BalanceAdmin:
             ]
         return []
 
-    def _active(self, subject: Subject) -> bool:
+    def _quota(self, subject: Subject) -> Quota | None:
+        """Return the quota by which a subject pays now; None if there is none."""
         who = self._current.callers.of_key(subject.key_id)
-        return who is not None and who.quota is not None and who.quota.of_user == bool(subject.user)
+        quota = who and who.quota
+        return quota if quota and quota.of_user == bool(subject.user) else None
 
     def _text(self, subject: Subject) -> str:
-        """Return the quota by which a subject pays now, in the form of `submit`; '' if there is none."""
-        who = self._current.callers.of_key(subject.key_id)
-        if who is None or who.quota is None or not self._active(subject):
-            return ""
-        return self._current.plans.budgets.text(who.quota, now_ms())
+        """Return the same in the form of `submit`; '' if there is none."""
+        quota = self._quota(subject)
+        return self._current.plans.budgets.text(quota, now_ms()) if quota else ""
 
     def _shown(self, row: BalanceRow) -> dict[str, Any]:
         subject = subject_of(row.subject)
-        active = self._active(subject)
-        who = self._current.callers.of_key(subject.key_id) if active else None
-        budget = row.budget
+        quota, budget = self._quota(subject), row.budget
         return {
             **subject.shown,
-            "active": active,
+            "active": quota is not None,
             "granted": credits_of(row.granted),
             "spent": credits_of(row.spent),
             "balance": credits_of(row.balance),
@@ -227,7 +226,7 @@ class BalanceAdmin:
                 "remaining": credits_of(budget.remaining),
                 "ends": budget.ends_ms,
             },
-            "otherwise": (who and who.quota and who.quota.otherwise) or None,
+            "otherwise": (quota and quota.otherwise) or None,
         }
 
 

@@ -22,7 +22,7 @@ from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.poll import Poll
-from fairlane.queues.inspect.users import User, UserReader
+from fairlane.queues.inspect.inspector import StoreInspector, User
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import State
@@ -40,7 +40,7 @@ class Operator:
     current: ActiveConfig
     scheduler: Scheduler
     overview: OverviewReader
-    users: UserReader
+    inspector: StoreInspector
     history: History
     live: SharedFeed
     audit: AuditRecord
@@ -92,7 +92,7 @@ class Operator:
 
     async def top_users(self, limit: int) -> dict[str, Any]:
         """Return the users with the most waiting and running tasks, and the tokens of their tasks that ended lately."""
-        found, tokens = await self.users.read(), await self.history.tokens_by_user()
+        found, tokens = await self.inspector.users(), await self.history.tokens_by_user()
         total = sum(tokens.values())
         rows: list[dict[str, Any]] = [
             {

@@ -37,18 +37,9 @@ def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
 
 def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
     """Return what a replica reports about itself: nulls until it has reported."""
-    if where is None:
-        return dict.fromkeys(("host", "pid", "version", "startedAt", "keysHash", "routesHash", "reloadError"))
-    error = where.reload_error
-    return {
-        "host": where.host,
-        "pid": where.pid,
-        "version": where.version,
-        "startedAt": where.started_at,
-        "keysHash": where.keys_hash or None,
-        "routesHash": where.routes_hash or None,
-        "reloadError": None if error is None else {"at": error.at, "reason": error.why},
-    }
+    shown = dict.fromkeys(ReplicaInfo.__struct_encode_fields__) if where is None else to_builtins(where)
+    del shown["settingsHash"]
+    return shown
 
 
 def configuration_row(own: Configuration | None, effective: Configuration | None) -> dict[str, Any] | None:

@@ -22,13 +22,11 @@ from fairlane.gateway.settings import Settings, external, external_name, externa
 from fairlane.gateway.settings.flatten import Leaf, defaults, flatten
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
-from fairlane.queues.inspect.inspector import ReplicaInfo, read_replica_info
-from fairlane.queues.keys import Keys
+from fairlane.queues.inspect.inspector import ReplicaInfo, StoreInspector, StoreSnapshot
 from fairlane.queues.overrides import ALL, Override
 from fairlane.queues.rules import ConfiguredSettings, Kind, Value
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.store.link import RedisLink
-from fairlane.queues.versions import Configuration, read_configuration
+from fairlane.queues.versions import Configuration
 
 Source = Literal["default", "file", "environment", "flag", "generated", "replica", "changed"]
 """Source of a value. `generated`: the program created it. `replica`: it is of another replica's newer configuration.
@@ -215,8 +213,7 @@ def overrides_now(monitor: OverrideMonitor, current: ActiveConfig) -> ReadLayer:
 class SettingsView:
     """Reads the settings in effect. Each of `layers` overrides the ones before."""
 
-    _link: RedisLink
-    _keys: Keys
+    _inspector: StoreInspector
     _scheduler: Scheduler
     _current: ActiveConfig
     _about: Callable[[], ReplicaInfo]
@@ -232,10 +229,9 @@ class SettingsView:
         own = Own(current.settings, current.began_ms, dict(current.since), current.read)
         stored, layers, replicas = None, [], []
         try:
-            stored, replicas, *more = await asyncio.gather(
-                self._scheduler.configured(), self._replicas(), *(read() for read in self._layers)
-            )
-            layers = [of_store(own.settings, stored), *more]
+            stored = await self._scheduler.configured()
+            layers = [of_store(own.settings, stored), *[await read() for read in self._layers]]
+            replicas = self._replicas(await self._inspector.snapshot())
         except StoreError as error:
             away = str(error)
         rows = await asyncio.to_thread(
@@ -249,7 +245,7 @@ class SettingsView:
             "startedAt": self._about().started_at,
             "readAt": own.settings.origins.read_ms,
             "file": file and {"path": file, "modifiedAt": own.settings.origins.modified_ms},
-            "reloadError": reload_error and {"at": reload_error.at, "reason": reload_error.why},
+            "reloadError": reload_error and to_builtins(reload_error),
             "effective": _effective(stored),
             "storeError": away,
             "replicas": replicas,
@@ -257,32 +253,18 @@ class SettingsView:
             "more": len(rows) > MAX_ROWS,
         }
 
-    async def _replicas(self) -> list[dict[str, Any]]:
+    def _replicas(self, store: StoreSnapshot) -> list[dict[str, Any]]:
         """Return the live replicas, and the parts in which the configuration of each differs from this one's."""
-        command, keys = self._link.command, self._keys
-        (seconds, _), present, hosts, versions = await asyncio.gather(
-            command("TIME"),
-            command("ZRANGE", keys("replicas"), 0, -1, "WITHSCORES"),
-            command("HGETALL", keys("hosts")),
-            command("HGETALL", keys("versions")),
-        )
-        now_ms, about = int(seconds) * 1000, read_replica_info(hosts)
-        brought = {
-            name.decode(): read_configuration(packed)
-            for name, packed in zip(versions[::2], versions[1::2], strict=True)
-        }
-        me, mine = self._scheduler.replica, self._about()
+        me, mine, given = self._scheduler.replica, self._about(), store.configurations
         return [
             {
                 "replica": name,
-                "host": where.host if (where := about.get(name)) else None,
-                "version": where.version if where else None,
-                "differs": [] if name == me else differences(mine, where, brought.get(me), brought.get(name)),
+                "host": its.host if its else None,
+                "version": its.version if its else None,
+                "differs": [] if name == me else differences(mine, its, given.get(me), given.get(name)),
             }
-            for name, end in sorted(
-                (name.decode(), float(end)) for name, end in zip(present[::2], present[1::2], strict=True)
-            )
-            if end > now_ms or name == me
+            for name in sorted({me, *store.replicas})
+            for its in [store.hosts.get(name)]
         ]
 
 
@@ -299,7 +281,7 @@ def differences(
     """Return the parts in which another replica's configuration differs, as far as both report them. Pure."""
     found = []
     for what, field in HASHES.items():
-        one, other = getattr(mine, field), getattr(its, field) if its else ""
+        one, other = getattr(mine, field), its and getattr(its, field)
         if one and other and one != other:
             found.append(what)
     if brought and it_brought and brought.hash != it_brought.hash:

@@ -9,7 +9,6 @@ import structlog
 
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.operator.settings import configured
-from fairlane.gateway.settings import Settings
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import Periodic
 from fairlane.queues.metrics import REDIS_EMPTIED, Recorder
@@ -45,7 +44,6 @@ class ConfigurationMonitor(Periodic):
         self._metrics = metrics
         self._on_emptied = on_emptied
         self._born = ""
-        self._hashed: tuple[Settings, str] | None = None
         self._overruled_by = ""
 
     async def bring(self, link: RedisLink | None = None) -> None:
@@ -84,14 +82,9 @@ class ConfigurationMonitor(Periodic):
     async def step(self) -> None:
         """Write ours again if another configuration is in effect: it applies only as long as a replica with it lives."""
         effective, born = await self._scheduler.effective_configuration()
-        if effective is None or effective.hash != self._hash() or born != self._born:
+        mine = hash_of(configuration(*configured(self._current.settings)))
+        if effective is None or effective.hash != mine or born != self._born:
             await self.bring()
-
-    def _hash(self) -> str:
-        settings = self._current.settings
-        if self._hashed is None or self._hashed[0] is not settings:
-            self._hashed = (settings, hash_of(configuration(*configured(settings))))
-        return self._hashed[1]
 
 
 def _when(ms: int) -> str:

@@ -10,7 +10,7 @@ estimate from below.
 import asyncio
 import enum
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -34,6 +34,9 @@ MAX_TASKS = 1000
 MAX_UPSTREAMS = 1000
 """As upstreams.lua remembers at most."""
 MAX_USERS = 32
+MAX_LISTED_USERS = 10_000
+USERS_PER_PAGE = 500
+"""Users, and parked ones, that one call of a script reads, so that the store answers others in between."""
 FRESH_S = 1.0
 SAMPLE_EVERY_S = 30.0
 SHARE_SPAN_S = 300.0
@@ -139,12 +142,32 @@ class Queue(msgspec.Struct, rename="camel"):
         return bool(self.settings.values.get("paused"))
 
 
+@dataclass(slots=True)
+class User:
+    """A user's tasks over all models."""
+
+    user: str
+    waiting: int = 0
+    running: int = 0
+    by_model: Counter[str] = field(default_factory=Counter)
+    """Those that wait."""
+
+
+class Users(NamedTuple):
+    """Each user who has a task that waits or runs, as far as they were read."""
+
+    now_ms: int
+    users: dict[str, User]
+    complete: bool
+    """No user was left out, and no running task."""
+
+
 class ReloadError(msgspec.Struct, frozen=True):
     """A configuration that was read while running and not taken over."""
 
     at: int
     """ms since 1970."""
-    why: str
+    reason: str
 
 
 class ReplicaInfo(msgspec.Struct, rename="camel", frozen=True):
@@ -155,22 +178,17 @@ class ReplicaInfo(msgspec.Struct, rename="camel", frozen=True):
     version: str
     started_at: int
     """ms since 1970."""
-    keys_hash: str = ""
+    keys_hash: str | None = None
     """Of its keys and tokens (`Callers.hash`)."""
-    routes_hash: str = ""
+    routes_hash: str | None = None
     """Of its routes, templates and fallbacks."""
     reload_error: ReloadError | None = None
     """The last one, unless a good one came after it."""
-    settings_hash: str = ""
+    settings_hash: str | None = None
     """Of its other settings."""
 
 
 _replica_info = msgspec.json.Decoder(ReplicaInfo)
-
-
-def read_replica_info(reply: Sequence[bytes]) -> dict[str, ReplicaInfo]:
-    """Replica -> where it runs, from the reply to HGETALL of `hosts`."""
-    return {name.decode(): _replica_info.decode(told) for name, told in _pairs(reply)}
 
 
 class Memory(NamedTuple):
@@ -293,6 +311,33 @@ class StoreInspector(Periodic):
         """The workers of all replicas, as `update_presence` stored them; those here as they are. Raises StoreError."""
         time, present = await _all(self._link.command("TIME"), self._replicas())
         return await self._workers(_alive(present, _ms(time)))
+
+    async def users(self) -> Users:
+        """Return the users with tasks, about MAX_LISTED_USERS of the longest lines first. Raise StoreError."""
+        snapshot = await self.recent()
+        users: dict[str, User] = {}
+
+        async def page(*where: str | int) -> list[tuple[User, int]]:
+            reply = await self._link.run("list_users", *where)
+            names = ((name.decode("utf-8", "replace"), count) for name, count in _pairs(reply))
+            return [(users.setdefault(name, User(name)), count) for name, count in names]
+
+        left = MAX_LISTED_USERS
+        for lane in sorted(snapshot.lanes, key=lambda lane: -lane.waiting):
+            for at in range(0, max(lane.users, lane.parked) if lane.waiting else 0, USERS_PER_PAGE):
+                if left <= 0:
+                    break
+                found = await page(lane.model, lane.queue, at, USERS_PER_PAGE)
+                left -= len(found)
+                for user, count in found:
+                    user.waiting += count
+                    user.by_model[lane.model] += count
+        for model in snapshot.models:
+            if model.running:
+                for user, count in await page(model.model, "", 0, MAX_TASKS):
+                    user.running += count
+        complete = left > 0 and all(model.running <= MAX_TASKS for model in snapshot.models)
+        return Users(snapshot.now_ms, users, complete)
 
     async def waiting(self) -> int:
         """Return how many tasks wait now, in all queues. Raise StoreError."""
@@ -422,7 +467,11 @@ class StoreInspector(Periodic):
                 for name, packed in _pairs(versions)
                 if name.decode() in replicas
             },
-            {name: where for name, where in read_replica_info(hosts).items() if name in replicas},
+            {
+                name.decode(): _replica_info.decode(told)
+                for name, told in _pairs(hosts)
+                if name.decode() in replicas
+            },
             _memory(info),
             outbox,
             _age(oldest, now_ms),

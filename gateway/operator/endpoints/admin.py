@@ -2,10 +2,9 @@
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
 from pydantic import Field, ValidationError, create_model
 
 from fairlane.gateway.configuration import ActiveConfig
@@ -21,7 +20,7 @@ from fairlane.gateway.operator.bodies import (
     validation_error,
 )
 from fairlane.gateway.operator.endpoints.monitor import EndpointMonitor
-from fairlane.gateway.operator.endpoints.store import EndpointChange, EndpointStore, StoredEndpoint
+from fairlane.gateway.operator.endpoints.store import EndpointStore, StoredEndpoint
 from fairlane.gateway.operator.rows import line_row
 from fairlane.gateway.operator.settings_view import SettingsLayer, SourcedValue
 from fairlane.gateway.settings import MAX_ENDPOINTS, EndpointSettings, unusable_endpoint
@@ -142,8 +141,7 @@ class EndpointAdmin:
         assert isinstance(name, str)
         if name in self._current.configured_endpoints:
             raise _configured(name)
-        async with self._store.changing() as change:
-            known = await change.all()
+        async with self._store.changing() as (known, at_ms):
             if name in known:
                 raise ApiError(
                     409, "ENDPOINT_EXISTS", f"There is an endpoint {name!r}: change it, or take another name"
@@ -152,24 +150,24 @@ class EndpointAdmin:
                 raise ApiError(
                     409, "TOO_MANY_ENDPOINTS", f"There are {MAX_ENDPOINTS} endpoints: remove one first"
                 )
-            values = _merged({}, fields)
-            self._fitting(name, values, known)
-            await change.add(name, values, fields.get("note") or "", actor.name)
-            latest = (await change.all())[name]
-        return await self._done(latest, actor, "create", {}, shown(values))
+            note = fields.get("note") or ""
+            latest = StoredEndpoint(name, _merged({}, fields), note, at_ms, at_ms, actor.name)
+            self._check(latest, known)
+            known[name] = latest
+        return await self._done(latest, actor, "create", {}, shown(latest.values))
 
     async def change(self, name: str, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
         """Change the given settings, all or nothing; null restores a default, and removes a set header."""
         read_body(EndpointUpdate, fields, secret=True)
         if not fields:
             raise bad_request("say what becomes otherwise")
-        async with self._store.changing() as change:
-            known, stored = await self._stored(change, name)
-            values = _merged(stored.values, fields)
-            self._fitting(name, values, known)
+        async with self._store.changing() as (known, at_ms):
+            stored = self._stored(known, name)
             note = (fields["note"] or "") if "note" in fields else stored.note
-            await change.set(name, values, note, actor.name)
-            latest = (await change.all())[name]
+            values = _merged(stored.values, fields)
+            latest = replace(stored, values=values, note=note, changed_ms=at_ms, who=actor.name)
+            self._check(latest, known)
+            known[name] = latest
         before, after = shown(stored.values), shown(values)
         names = [one for one in {**before, **after} if before.get(one) != after.get(one)]
         names += [_MERGED] if fields.get(_MERGED) and _MERGED not in names else []
@@ -178,9 +176,9 @@ class EndpointAdmin:
 
     async def remove(self, name: str, actor: Actor) -> dict[str, Any]:
         """Delete an endpoint: no new requests are accepted, and waiting ones do not start."""
-        async with self._store.changing() as change:
-            _, stored = await self._stored(change, name)
-            await change.remove(name)
+        async with self._store.changing() as (known, _):
+            stored = self._stored(known, name)
+            del known[name]
         await self._hold()
         notes: list[str] = []
         waiting = 0
@@ -195,26 +193,23 @@ class EndpointAdmin:
         await self._audit.note(actor, "delete", f"endpoint {name}", shown(stored.values), {}, notes)
         return {"name": name, "waiting": waiting, "notes": notes}
 
-    async def _stored(
-        self, change: EndpointChange, name: str
-    ) -> tuple[dict[str, StoredEndpoint], StoredEndpoint]:
-        """Return all endpoints of the database, and the one that a call names. Raise ApiError (404, 409)."""
-        known = await change.all()
+    def _stored(self, known: Mapping[str, StoredEndpoint], name: str) -> StoredEndpoint:
+        """Return the endpoint of the database that a call names. Raise ApiError (404, 409)."""
         if name in self._current.configured_endpoints:
             raise _configured(name)
         if name not in known:
             raise _no_endpoint(name)
-        return known, known[name]
+        return known[name]
 
-    def _fitting(self, name: str, values: Mapping[str, Any], known: Mapping[str, StoredEndpoint]) -> None:
+    def _check(self, latest: StoredEndpoint, known: Mapping[str, StoredEndpoint]) -> None:
         """Raise ApiError(400) if settings are invalid, alone or together with other endpoints."""
         try:
-            settings = EndpointSettings.model_validate_json(msgspec.json.encode(values), strict=True)
+            settings = latest.settings
         except ValidationError as error:
             raise validation_error(error, EndpointSettings, secret=True) from None
         others = {one.name: one.settings for one in known.values()}
         others |= self._current.configured_endpoints
-        found = unusable_endpoint(name, settings, others, self._current.settings.tiers)
+        found = unusable_endpoint(latest.name, settings, others, self._current.settings.tiers)
         if found:
             raise invalid_fields({field: sentence for sentence, field in found})
 

@@ -1,6 +1,7 @@
 """Endpoints that are added at run time, in the SQL database. Each change increments the version of all."""
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ VERSION = "endpoints_version"
 CHANGE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredEndpoint:
     """A row. Times in ms since 1970."""
 
@@ -30,7 +31,18 @@ class StoredEndpoint:
     created_ms: int
     changed_ms: int
     who: str
-    settings: EndpointSettings
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its row of the table."""
+        settings = msgspec.json.encode(self.values).decode()
+        times = {"created": self.created_ms, "changed": self.changed_ms}
+        return {"name": self.name, "settings": settings, "note": self.note, "who": self.who, **times}
+
+    @functools.cached_property
+    def settings(self) -> EndpointSettings:
+        """Its settings, with defaults. Raise ValidationError."""
+        return EndpointSettings.model_validate_json(msgspec.json.encode(self.values), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,59 +68,41 @@ class EndpointStore:
         """Return all of them."""
         async with self._database.reading(CHANGE_S) as connection:
             version = await version_in(connection, VERSION)
-            rows = (await connection.execute(select(endpoints))).mappings().all()
-        found = {row["name"]: _read(dict(row)) for row in rows}
+            found = await _all(connection)
         return StoredEndpoints(version, int(version.partition(" ")[2]), found)
 
     @contextlib.asynccontextmanager
-    async def changing(self) -> AsyncIterator["EndpointChange"]:
-        """Open a change that is committed at the end of the block, unless that raises. Others wait."""
+    async def changing(self) -> AsyncIterator[tuple[dict[str, StoredEndpoint], int]]:
+        """Open a change; others wait. Yield all endpoints by name, and the time of the change, ms. At the end of the block, write
+        what it changed in them, unless it raised."""
         async with self._database.writing(CHANGE_S) as connection:
             # written first, so that it is locked until the end
             await connection.execute(update(facts).where(facts.c.name == VERSION).values(value=facts.c.value))
             number, _, last = (await version_in(connection, VERSION)).partition(" ")
             at_ms = max(now_ms(), int(last) + 1)
-            yield EndpointChange(connection, at_ms)
+            before = await _all(connection)
+            known = dict(before)
+            yield known, at_ms
+            for name in before.keys() | known.keys():
+                one = known.get(name)
+                if one != before.get(name):
+                    await connection.execute(delete(endpoints).where(endpoints.c.name == name))
+                    if one is not None:
+                        await connection.execute(insert(endpoints).values(one.row))
             version = f"{int(number) + 1} {at_ms}"
             await connection.execute(update(facts).where(facts.c.name == VERSION).values(value=version))
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointChange:
-    """The operations within one change."""
-
-    _connection: AsyncConnection
-    _now_ms: int
-
-    async def all(self) -> dict[str, StoredEndpoint]:
-        """Return all endpoints by name."""
-        rows = (await self._connection.execute(select(endpoints))).mappings().all()
-        return {row["name"]: _read(dict(row)) for row in rows}
-
-    async def add(self, name: str, settings: Mapping[str, Any], note: str, who: str) -> None:
-        """Add an endpoint."""
-        values = {"name": name, "settings": _json(settings), "note": note, "who": who}
-        await self._connection.execute(
-            insert(endpoints).values(**values, created=self._now_ms, changed=self._now_ms)
+async def _all(connection: AsyncConnection) -> dict[str, StoredEndpoint]:
+    rows = (await connection.execute(select(endpoints))).mappings().all()
+    return {
+        row["name"]: StoredEndpoint(
+            row["name"],
+            msgspec.json.decode(row["settings"]),
+            row["note"],
+            row["created"],
+            row["changed"],
+            row["who"],
         )
-
-    async def set(self, name: str, settings: Mapping[str, Any], note: str, who: str) -> None:
-        """Replace the settings of an endpoint."""
-        values = {"settings": _json(settings), "note": note, "who": who, "changed": self._now_ms}
-        await self._connection.execute(update(endpoints).where(endpoints.c.name == name).values(**values))
-
-    async def remove(self, name: str) -> None:
-        """Remove an endpoint."""
-        await self._connection.execute(delete(endpoints).where(endpoints.c.name == name))
-
-
-def _read(row: Mapping[str, Any]) -> StoredEndpoint:
-    """Return the endpoint of a row."""
-    values = msgspec.json.decode(row["settings"])
-    settings = EndpointSettings.model_validate_json(row["settings"], strict=True)
-    times = row["created"], row["changed"]
-    return StoredEndpoint(row["name"], values, row["note"], *times, row["who"], settings)
-
-
-def _json(values: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(values).decode()
+        for row in rows
+    }

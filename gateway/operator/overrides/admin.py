@@ -135,12 +135,8 @@ class OverrideAdmin:
                 }
                 for field in values
             }
-            split = {
-                when: {field: pair[when] for field, pair in changed.items()} for when in ("before", "after")
-            }
-            log.info(
-                "setting changed", actor=actor.name, address=actor.address, target=f"{kind} {name}", **split
-            )
+            facts = {"target": f"{kind} {name}", "changed": changed}
+            log.info("setting changed", actor=actor.name, address=actor.address, **facts)
         settled = await scheduler.effective(kind, name)
         return {
             kind: name,

@@ -77,8 +77,7 @@ async def test_changes_and_their_record_are_an_admins_business_who_is_named(gate
             "actor": "ops",
             "address": "127.0.0.1",
             "target": "queue paid_stream",
-            "before": {"weight": 8},
-            "after": {"weight": 3},
+            "changed": {"weight": {"before": 8, "after": 3}},
         }
     ]
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.queues.inspect import users
+from fairlane.queues.inspect import inspector
 
 pytestmark = pytest.mark.anyio
 
@@ -303,7 +303,7 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
 async def test_the_users_with_the_most_tasks_come_first(
     talk: Talk, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "PAGE", 2)  # their line is read in several parts
+    monkeypatch.setattr(inspector, "USERS_PER_PAGE", 2)  # their line is read in several parts
     async with talking(redis_url, tmp_path / "other") as other, talk.worker2(["m", "n"], slots=2) as worker:
         await talk.http.patch("/api/admin/models/m", json={"max_running_per_user": 1})
         await submit(talk, "ann")
@@ -335,7 +335,7 @@ async def test_the_users_with_the_most_tasks_come_first(
         assert sum(row["running"] for row in rows.values()) == 2
         assert [row["user"] for row in (await told(limit=1))["users"]] == ["flooder"]
         assert (await talk.http.get("/api/admin/users", params={"limit": 0})).status_code == 400
-        monkeypatch.setattr(users, "MAX_LOOKED", 2)
+        monkeypatch.setattr(inspector, "MAX_LISTED_USERS", 2)
         answer = await told()
         assert not answer["complete"]
         assert "flooder" in {row["user"] for row in answer["users"]} or answer["number"] < 6
