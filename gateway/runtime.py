@@ -79,7 +79,6 @@ from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.tasks_by_key import KeyTasks
 from fairlane.gateway.tasks.wait import Wait
-from fairlane.gateway.watch.breakers import Breakers
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
 from fairlane.gateway.watch.health import Health
 from fairlane.gateway.watch.replicas import Replicas, here
@@ -103,7 +102,6 @@ from fairlane.streaming.results import Results
 from fairlane.streaming.structured.checker import Checker
 from fairlane.web.dashboard import SharedFeed
 from fairlane.web.history.history import History
-from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.sessions.session import SessionSettings
 from fairlane.workers.server.sessions.socket import WorkerSocket
@@ -132,7 +130,6 @@ class Gateway:
         self.metrics = LoggingRecorder(current.settings.models)
         self.metrics.declare_fallbacks(current.plans.routes.moves())
         self.tracer = tracer_for(settings)
-        self.pages = Pages()
         self.connections = Connections(
             connection_limit(settings.tuning.max_connections, open_files()),
             settings.max_connections_per_address,
@@ -308,7 +305,7 @@ class Gateway:
         )
 
         # what operators see and do
-        history = History(self.link, keys, replica, self.metrics, self.inspector.waiting)
+        history = History(self.link, keys, self.metrics, self.inspector.waiting)
         overview = OverviewReader(
             self.link,
             self.scheduler,
@@ -364,8 +361,7 @@ class Gateway:
             siblings, self.metrics, self.health, self.dispatcher, self.inspector, database_gauges
         )
 
-        breakers = Breakers(replica, self.metrics)
-        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers, issuer)
+        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, self.metrics, replica, issuer)
         self._shutdown = Shutdown(
             lifecycle, self.dispatcher, self.workers, self.replicas, open_answers, live, self.hub, self.store
         )

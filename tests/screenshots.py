@@ -186,7 +186,7 @@ async def write_an_hour(talk: Talk) -> None:
             ):
                 sketch.add(value)
         at = now - ((HOUR_MS // BUCKET_MS) - number) * BUCKET_MS
-        fields = ("from", "replica", "at", at, "bucket", msgspec.json.encode(bucket))
+        fields = ("at", at, "bucket", msgspec.json.encode(bucket))
         await gateway.link.command("XADD", gateway.keys("history"), "*", *fields)
 
 

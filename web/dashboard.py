@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 
 import structlog
 
@@ -23,57 +24,45 @@ class SharedFeed:
         """`paint` makes a picture. When it fails, that is logged and the next tick tries again."""
         self._paint = paint
         self._tick_s = tick_s
-        self._watchers = 0
-        self._task: asyncio.Task[None] | None = None
+        self.watchers = 0
+        self.number = 0
+        """How many pictures were painted so far."""
         self._picture = b""
-        self._number = 0
-        self._painted = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Condition()
         self._closed = False
 
-    @property
-    def watchers(self) -> int:
-        """How many watch."""
-        return self._watchers
-
-    @property
-    def number(self) -> int:
-        """How many pictures were painted so far."""
-        return self._number
-
     async def watch(self) -> AsyncGenerator[bytes, None]:
-        """Pictures as they come, beginning with one that is no older than a tick. Ends with the feed."""
-        if self._closed:
-            return
-        self._watchers += 1
-        if self._task is None:
+        """Yield pictures as they come, beginning with one that is no older than a tick. Ends with the feed."""
+        self.watchers += 1
+        if self._task is None and not self._closed:
             self._picture = b""
             self._task = asyncio.create_task(self._run(), name="dashboard-feed")
         seen = -1
         try:
-            while not await self._over(seen):
-                seen = self._number
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(partial(self._has_news, seen))
+                if self._closed:
+                    return
+                seen = self.number
                 yield self._picture
         finally:
-            self._watchers -= 1
-            if not self._watchers and self._task is not None:
+            self.watchers -= 1
+            if not self.watchers and self._task is not None:
                 self._task.cancel()
                 self._task = None
 
-    async def _over(self, seen: int) -> bool:
-        """Wait for another picture than the one with this number, or the end. Return whether the feed has ended."""
-        async with self._painted:
-            await self._painted.wait_for(
-                lambda: self._closed or (self._picture != b"" and self._number != seen)
-            )
-        return self._closed
+    def _has_news(self, seen: int) -> bool:
+        return self._closed or (self._picture != b"" and self.number != seen)
 
     async def close(self) -> None:
         """End the painting, and with it every `watch`."""
         self._closed = True
         task, self._task = self._task, None
         await cancel_and_wait(task)
-        async with self._painted:
-            self._painted.notify_all()
+        async with self._changed:
+            self._changed.notify_all()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -81,10 +70,10 @@ class SharedFeed:
             due = loop.time() + self._tick_s
             try:
                 picture = await self._paint()
-            except Exception:  # those who watch keep the last picture; the next tick tries again
+            except Exception:  # watchers keep the last picture; the next tick tries again
                 log.exception("cannot paint the dashboard")
             else:
-                async with self._painted:
-                    self._picture, self._number = picture, self._number + 1
-                    self._painted.notify_all()
+                async with self._changed:
+                    self._picture, self.number = picture, self.number + 1
+                    self._changed.notify_all()
             await asyncio.sleep(max(due - loop.time(), 0.1))

@@ -6,12 +6,10 @@ it, so there is nothing to traverse.
 
 import gzip
 import hashlib
-from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
-Headers = list[tuple[bytes, bytes]]
+from starlette.responses import Response
 
 PAGES = {
     "/": "playground/index.html",
@@ -22,17 +20,15 @@ PAGES = {
 """Paths that are not under `/static/`."""
 
 STATIC = "/static/"
-CLIENT = "client/"
-"""The client for callers' own pages, in a folder of its own because it is a package for npm, too."""
 TYPES = {
-    ".html": b"text/html; charset=utf-8",
-    ".css": b"text/css; charset=utf-8",
-    ".js": b"text/javascript; charset=utf-8",
-    ".svg": b"image/svg+xml",
-    ".ts": b"text/plain; charset=utf-8",
-    ".txt": b"text/plain; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".ts": "text/plain; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
 }
-"""What is served, by its ending; anything else in the folders is not."""
+"""The types of served files, by their endings. Other files of the folders are not served."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -42,112 +38,57 @@ POLICY = (
 """Only scripts and styles from the gateway run, none inside a page, and no script can turn a text into HTML: the output of a
 model stays text, even if a page has a bug."""
 
-SECURITY: Headers = [
-    (b"content-security-policy", POLICY.encode()),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
-]
-SMALLEST_GZIP = 1024
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "cache-control": "no-cache",
+    "vary": "Accept-Encoding",
+}
+MIN_GZIP = 1024
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer's status, headers and body."""
-
-    status: int
-    headers: Headers
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    kind: bytes
-    body: bytes
-    packed: bytes | None
-    etag: str
-
-
-class Pages:
-    """Answers requests for pages and their files."""
-
-    def __init__(self) -> None:
-        self._sources = _sources()
-
-    @property
-    def paths(self) -> list[str]:
-        """Every path that is answered, in order."""
-        return sorted(self._sources)
-
-    def answer(
-        self, path: str, accept_encoding: str | None = None, if_none_match: str | None = None
-    ) -> Answer | None:
-        """Return the answer to a GET of `path`; None if there is no such file.
-
-        Browsers keep a file and ask each time whether it is still the same (`no-cache`, ETag, 304), so that a new version of
-        the gateway is never run with files of the old one.
-        """
-        if path not in self._sources:
-            return None
-        file = _load(path)
-        packed = file.packed if _takes_gzip(accept_encoding) else None
-        etag = file.etag if packed is None else f"{file.etag}-gz"
-        headers = [
-            *SECURITY,
-            (b"cache-control", b"no-cache"),
-            (b"etag", f'"{etag}"'.encode()),
-            (b"vary", b"Accept-Encoding"),
-        ]
-        if _is_known(if_none_match, etag):
-            return Answer(304, headers, b"")
-        headers.append((b"content-type", file.kind))
-        if packed is not None:
-            headers.append((b"content-encoding", b"gzip"))
-        return Answer(200, headers, packed or file.body)
+WEB = Path(__file__).parent
+"""The client for clients' own pages is in a folder of its own because it is a package for npm, too."""
 
 
 @cache
-def _sources() -> dict[str, Traversable]:
+def files() -> dict[str, Path]:
     """Return every served file by its path."""
-    web = files("fairlane.web")  # also when it is installed from a wheel
-    sources = {**_walk(web / "static", ""), **_walk(web / "client", CLIENT)}
-    found = {STATIC + name: source for name, source in sources.items() if not name.endswith(".html")}
-    return found | {path: sources[name] for path, name in PAGES.items() if name in sources}
-
-
-def _walk(folder: Traversable, prefix: str) -> dict[str, Traversable]:
-    found: dict[str, Traversable] = {}
-    for entry in folder.iterdir():
-        name = prefix + entry.name
-        if entry.is_dir():
-            found |= _walk(entry, name + "/")
-        elif _ending(name) in TYPES:
-            found[name] = entry
-    return found
-
-
-def _ending(name: str) -> str:
-    return name[name.rfind(".") :]
+    static, client = WEB / "static", WEB / "client"
+    found = {STATIC + path.relative_to(static).as_posix(): path for path in static.rglob("*")}
+    found |= {f"{STATIC}client/{path.name}": path for path in client.iterdir()}
+    served = {name: path for name, path in found.items() if path.suffix in TYPES and path.suffix != ".html"}
+    return served | {name: static / page for name, page in PAGES.items()}
 
 
 @cache
-def _load(path: str) -> _File:
-    source = _sources()[path]
-    body = source.read_bytes()
-    packed = gzip.compress(body, 6, mtime=0) if len(body) >= SMALLEST_GZIP else None
-    return _File(TYPES[_ending(source.name)], body, packed, hashlib.sha256(body).hexdigest()[:20])
+def _read(path: Path) -> tuple[bytes, bytes | None, str]:
+    """Return a file's bytes, the same with gzip if that saves some, and its hash."""
+    body = path.read_bytes()
+    packed = gzip.compress(body, 6, mtime=0) if len(body) >= MIN_GZIP else None
+    return body, packed, hashlib.sha256(body).hexdigest()[:20]
 
 
-def _takes_gzip(accept_encoding: str | None) -> bool:
-    for part in (accept_encoding or "").lower().split(","):
-        coding, _, weight = part.partition(";")
-        if coding.strip() == "gzip":
-            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
+def response_to(path: str, accept_encoding: str = "", if_none_match: str = "") -> Response | None:
+    """Return the response to a GET of `path`; None if there is no such file.
 
-
-def _is_known(if_none_match: str | None, etag: str) -> bool:
-    known = [tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")]
-    return f'"{etag}"' in known or known == ["*"]
+    Browsers keep a file and ask each time whether it is still the same (`no-cache`, ETag, 304), so that a new version of the
+    gateway is never run with files of the old one.
+    """
+    file = files().get(path)
+    if file is None:
+        return None
+    body, packed, digest = _read(file)
+    if packed is not None and "gzip" in accept_encoding:
+        headers = {**HEADERS, "etag": f'"{digest}-gz"', "content-encoding": "gzip"}
+        body = packed
+    else:
+        headers = {**HEADERS, "etag": f'"{digest}"'}
+    known = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    if headers["etag"] in known:
+        headers.pop("content-encoding", None)
+        return Response(None, 304, headers)
+    return Response(body, 200, headers | {"content-type": TYPES[file.suffix]})

@@ -8,18 +8,14 @@ from fastapi import Request as Framed
 from fairlane.gateway.api.dependencies import RequestDep, answer, described, failed
 from fairlane.gateway.api.schemas import OBJECT, Error
 from fairlane.gateway.errors import ApiError
-from fairlane.web.pages import PAGES, TYPES
+from fairlane.web.pages import PAGES, STATIC, TYPES, response_to
 
 router = APIRouter(tags=["pages"], responses=failed(Error))
 FILES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "content": {
-            kind.decode().partition(";")[0]: {"schema": {"type": "string"}} for kind in TYPES.values()
-        }
-    },
+    200: {"content": {kind.partition(";")[0]: {"schema": {"type": "string"}} for kind in TYPES.values()}},
     304: {},
 }
-STATIC_FILES = "/static/{file:path}"
+STATIC_FILES = STATIC + "{file:path}"
 DESCRIPTIONS = {
     "/": ("playground", "Get the playground"),
     "/dashboard": ("dashboard", "Get the dashboard"),
@@ -29,15 +25,14 @@ DESCRIPTIONS = {
 }
 
 
-async def page(framed: Framed, request: RequestDep) -> Response:
+async def page(request: RequestDep) -> Response:
     """Return a page or a file of the pages."""
-    found = framed.app.gateway.pages.answer(
-        request.path, request.header(b"accept-encoding"), request.header(b"if-none-match")
+    found = response_to(
+        request.path, request.header(b"accept-encoding") or "", request.header(b"if-none-match") or ""
     )
     if found is None:
         raise ApiError(404, "NOT_FOUND", "There is no such page")
-    headers = {name.decode(): value.decode() for name, value in found.headers}
-    return Response(found.body, found.status, headers)
+    return found
 
 
 for _path in (*PAGES, STATIC_FILES):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import structlog
 
 from fairlane.gateway.permits.issuer import PermitIssuer
-from fairlane.gateway.watch.breakers import Breakers
+from fairlane.gateway.watch.task_log import LoggingRecorder
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.dispatch import Dispatcher
 
@@ -20,14 +20,16 @@ class Inbox:
         hub: Hub,
         dispatcher: Dispatcher,
         drain_worker: Callable[[str], bool],
-        breakers: Breakers,
+        metrics: LoggingRecorder,
+        replica: str,
         issuer: PermitIssuer,
     ) -> None:
         self._hub = hub
         self._issuer = issuer
         self._dispatcher = dispatcher
         self._drain_worker = drain_worker
-        self._breakers = breakers
+        self._metrics = metrics
+        self._replica = replica
 
     def __call__(self, message: bytes) -> None:
         """Take a message. One that cannot be understood is dropped: it must not make the replica deaf."""
@@ -51,6 +53,9 @@ class Inbox:
             self._drain_worker(message[len(kind) + 1 :].decode())
         elif kind == b"breaker":
             _, what, ms, by, why, model, upstream = message.decode().split("\n", 6)
-            self._breakers.became(model, upstream, what, why, int(ms), by)
+            if (
+                by == self._replica
+            ):  # the script chooses one to log it: the owner of the task that caused the change
+                self._metrics.breaker_changed(model, upstream, what, why, int(ms))
             if what == "closed":
                 self._dispatcher.slots.on_upstream_open(model, upstream)

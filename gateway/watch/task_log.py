@@ -1,4 +1,4 @@
-"""Lines in the log for tasks that failed or were cancelled, for rejected calls, and for fallbacks."""
+"""Lines in the log for tasks that failed or were cancelled, for rejected calls, for fallbacks, and for circuit breakers."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ import structlog
 from fairlane.queues.failures import category_of
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.logs.redaction import for_operators
-from fairlane.queues.metrics import TaskEnd
+from fairlane.queues.metrics import BREAKER_CHANGES, TaskEnd
 from fairlane.queues.tasks import State
 from fairlane.web.history.recorder import HistoryRecorder
 
@@ -25,6 +25,7 @@ class LoggingRecorder(HistoryRecorder):
         self._unknown = RateLimitedLogger()
         self._beyond = RateLimitedLogger()
         self._fallbacks = RateLimitedLogger(burst=10, per_second=0.1)
+        self._breakers = RateLimitedLogger()
 
     def failed(self, end: TaskEnd) -> None:
         super().failed(end)
@@ -37,6 +38,16 @@ class LoggingRecorder(HistoryRecorder):
         super().fell_back(model, other, cause, number)
         event = "tasks fall back to another model"
         self._fallbacks.log(log.warning, event, model=model, to=other, cause=cause, tasks=number)
+
+    def breaker_changed(self, model: str, upstream: str, what: str, why: str, ms: int) -> None:
+        """Log and count that a breaker is `open` for `ms`, `closed`, or lets a task probe its upstream (`probing`)."""
+        self.count(BREAKER_CHANGES, model, upstream, what)
+        facts = {"open": {"reason": why, "open_ms": ms}}.get(what, {"reason": why} if why else {})
+        level = log.warning if what == "open" else log.info
+        event = {"open": "breaker opened", "closed": "breaker closed"}.get(
+            what, "breaker probes its upstream"
+        )
+        self._breakers.log(level, event, model=model, upstream=upstream, **facts)
 
     def rejected_call(self, code: str, **facts: object) -> None:
         """Log a rejected call that may succeed later: there was no room, no worker, or no Redis."""

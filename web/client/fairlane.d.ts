@@ -35,12 +35,15 @@ export interface EventData {
   /** Milliseconds since 1970, on the gateway's clock. */
   ts: number;
 }
-export interface QueuedData extends EventData {
-  /** From 1: next. */
-  position: number;
+/** Null where there is no measurement yet. */
+export interface Estimate {
   estimatedWaitMs: number | null;
   estimatedWaitLowMs: number | null;
   estimatedWaitHighMs: number | null;
+}
+export interface QueuedData extends EventData, Estimate {
+  /** From 1: next. */
+  position: number;
   /** No measurement exists yet: the waits are null. */
   estimating?: boolean;
 }
@@ -234,7 +237,7 @@ export interface Choice {
 export type Status = "queued" | "executing" | "completed" | "failed" | "cancelled";
 
 /** What a task's events have said so far. Never changed: every event makes a new one. */
-export interface Task {
+export interface Task extends Readonly<Estimate> {
   readonly taskId: string | null;
   readonly status: Status;
   /** The text of the first choice so far. At the end that of the result, also where no text came before. */
@@ -243,9 +246,6 @@ export interface Task {
   readonly choices: readonly Choice[];
   /** Its place in the queue, from 1, while it waits. */
   readonly position: number | null;
-  readonly estimatedWaitMs: number | null;
-  readonly estimatedWaitLowMs: number | null;
-  readonly estimatedWaitHighMs: number | null;
   readonly attempt: number | null;
   readonly model: string | null;
   readonly queue: string | null;
@@ -313,15 +313,12 @@ export interface SubmitOptions extends CallOptions {
   idempotencyKey?: string;
   headers?: Record<string, string>;
 }
-export interface Accepted extends ChainStatus {
+export interface Accepted extends ChainStatus, Partial<Estimate> {
   taskId: string;
   /** `queued`, unless an `idempotencyKey` names a task that was submitted before. */
   status: Status;
   /** From 1, while it waits; so are the waits. */
   position?: number;
-  estimatedWaitMs?: number | null;
-  estimatedWaitLowMs?: number | null;
-  estimatedWaitHighMs?: number | null;
   /** Until it has ended. */
   pollAfterMs?: number;
   /** It was submitted before, with this `idempotencyKey`. */
@@ -359,16 +356,7 @@ interface Polled extends ChainStatus {
   metadata?: JsonValue;
 }
 export type TaskStatus =
-  | (Polled & {
-      status: "queued";
-      enqueuedAt: number;
-      position: number;
-      estimatedWaitMs: number | null;
-      estimatedWaitLowMs: number | null;
-      estimatedWaitHighMs: number | null;
-      pollAfterMs: number;
-      streamUrl: string;
-    })
+  | (Polled & Estimate & { status: "queued"; enqueuedAt: number; position: number; pollAfterMs: number; streamUrl: string })
   | (Polled & { status: "executing"; workerId: string; startedAt: number; pollAfterMs: number; streamUrl: string })
   | (Polled & { status: "completed"; completedAt: number; result: JsonValue })
   | (Polled & { status: "failed"; failedAt: number; error: string; code: string; category: string; retryable: boolean })

@@ -44,17 +44,11 @@ class History(Periodic):
     expected = (StoreError,)
 
     def __init__(
-        self,
-        link: RedisLink,
-        keys: Keys,
-        replica: str,
-        recorder: HistoryRecorder,
-        waiting: Callable[[], Awaitable[int]],
+        self, link: RedisLink, keys: Keys, recorder: HistoryRecorder, waiting: Callable[[], Awaitable[int]]
     ) -> None:
         """`waiting`: how many tasks wait on all replicas now; raises StoreError."""
         self._link = link
         self._keys = keys
-        self._replica = replica
         self._recorder = recorder
         self._count_waiting = waiting
         self._waiting = 0
@@ -92,7 +86,7 @@ class History(Periodic):
         with contextlib.suppress(StoreError):
             await self._link.command(
                 *("XADD", self._keys("history"), "MINID", "~", at - HOUR_MS, "*"),
-                *("from", self._replica, "at", at, "bucket", msgspec.json.encode(self._unsent)),
+                *("at", at, "bucket", msgspec.json.encode(self._unsent)),
             )
             self._unsent = Bucket()
             await self._link.command("PEXPIRE", self._keys("history"), EXPIRE_MS)
@@ -119,17 +113,16 @@ class History(Periodic):
 
     async def _catch_up(self, oldest: int) -> None:
         """Add up what all replicas wrote since the last time."""
-        more = True
-        while more:
+        while True:
             page = await self._link.command(
                 "XRANGE", self._keys("history"), f"({self._read_to}", "+", "COUNT", PAGE
             )
             for entry_id, fields in page:
                 self._read_to = entry_id.decode()
-                bucket = msgspec.json.decode(fields[5], type=Bucket)
-                self._hour.add(fields[1].decode(), int(fields[3]), bucket)
+                self._hour.add(int(fields[1]), msgspec.json.decode(fields[3], type=Bucket))
+            if len(page) < PAGE:
+                break
             await asyncio.sleep(0)
-            more = len(page) == PAGE
         self._hour.forget_before(oldest)
 
 
@@ -138,20 +131,14 @@ class Hour:
 
     def __init__(self) -> None:
         self._buckets: dict[int, Bucket] = {}
-        self._counted: dict[int, set[str]] = {}
 
-    def add(self, replica: str, at: int, bucket: Bucket) -> None:
-        """Add what a replica counted in the bucket that began at `at`, once."""
-        at -= at % BUCKET_MS
-        counted = self._counted.setdefault(at, set())
-        if replica not in counted:
-            counted.add(replica)
-            self._buckets.setdefault(at, Bucket()).merge(bucket)
+    def add(self, at: int, bucket: Bucket) -> None:
+        """Add what a replica counted in the bucket that began at `at`."""
+        self._buckets.setdefault(at - at % BUCKET_MS, Bucket()).merge(bucket)
 
     def forget_before(self, oldest: int) -> None:
         """Drop the buckets that began earlier."""
-        for at in [at for at in self._buckets if at < oldest]:
-            del self._buckets[at], self._counted[at]
+        self._buckets = {at: bucket for at, bucket in self._buckets.items() if at >= oldest}
 
     def draw(self, end: int) -> dict[str, Any]:
         """Return the hour before `end` in columns, one value per bucket, and as a whole (`total`)."""

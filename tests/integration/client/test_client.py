@@ -146,10 +146,10 @@ PROGRAM = (CLIENT / "fairlane.js").read_text()
 
 def members(name: str) -> set[str]:
     """The members of an interface in fairlane.d.ts, those that it inherits as well."""
-    found = re.search(rf"interface {name}(?: extends (\w+))? {{(.*?)\n}}", TYPES, re.DOTALL)
+    found = re.search(rf"interface {name}(?: extends ([\w, ]+))? {{(.*?)\n}}", TYPES, re.DOTALL)
     assert found is not None, name
-    inherited = members(found[1]) if found[1] else set()
-    return inherited | set(re.findall(r"^  (\w+)\??:", found[2], re.MULTILINE))
+    inherited = [members(other) for other in found[1].split(", ")] if found[1] else []
+    return set().union(*inherited) | set(re.findall(r"^  (\w+)\??:", found[2], re.MULTILINE))
 
 
 def test_its_events_are_the_gateways() -> None:

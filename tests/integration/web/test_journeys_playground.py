@@ -235,19 +235,6 @@ async def test_bursts_show_who_is_served_when_and_can_be_cancelled(
         assert (await worker.recv())["type"] == "cancel"
         await worker.answer(task, None, error="cancelled")
 
-        await talk.http.patch("/api/admin/models/m", json={"paused": True})  # so that all of them wait
-        await expect(page.locator("#burst-send")).to_be_enabled()
-        await page.locator("#burst-send").click()
-        await talk.waiting(24)
-        verdict = page.locator("#burst-verdict")
-        await expect(verdict).to_be_hidden()
-        await talk.http.patch("/api/admin/models/m", json={"paused": None})
-        for _ in range(24):
-            task = await worker.take()
-            await worker.answer(task, {"content": "ok"}, usage={"inputTokens": 1, "outputTokens": 1})
-        await expect(verdict).to_contain_text("bob sent 4 tasks and waited")
-        await expect(verdict).to_contain_text("alice sent 16 and waited")
-
 
 async def test_a_chain_shows_its_stages(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:
     """A line of stages with how each stands: from the first on, and as the task's link is opened elsewhere."""

@@ -98,36 +98,45 @@ function codeBlock(text, info) {
   return h("pre", { class: "code", tabindex: 0, dataset: name ? { language: name } : {} }, h("code", {}, visible(text)));
 }
 
-function blocks(tokens, depth) {
-  if (depth > MAX_DEPTH) return [plainPart(tokens.map(token => token.raw).join(""))];
-  return tokens.flatMap(token => block(token, depth));
+const SIMPLE = { paragraph: "p", blockquote: "blockquote", strong: "strong", em: "em", del: "del", br: "br", hr: "hr" };
+const plainNode = text => document.createTextNode(visible(text));
+
+/** The nodes of tokens; what is nested too deeply, or of an unknown type, is shown as it was written. */
+function blocks(tokens, depth, plain = plainPart) {
+  if (depth > MAX_DEPTH) return [plain(tokens.map(token => token.raw).join(""))];
+  return tokens.flatMap(token => block(token, depth, plain));
 }
 
-function block(token, depth) {
+const inlines = (tokens, depth) => blocks(tokens ?? [], depth + 1, plainNode);
+
+function block(token, depth, plain) {
+  const within = () => (token.type === "blockquote" ? blocks(token.tokens, depth + 1) : inlines(token.tokens, depth));
+  if (token.type in SIMPLE) return [h(SIMPLE[token.type], { dir: token.type === "paragraph" ? "auto" : null }, within())];
   switch (token.type) {
     case "space":
     case "def":
       return [];
     case "heading":
-      return [h(`h${Math.min(token.depth + 2, 6)}`, { dir: "auto" }, inlines(token.tokens, depth))]; // below the page's own
-    case "paragraph":
-      return [h("p", { dir: "auto" }, inlines(token.tokens, depth))];
-    case "text": // in a tight list
-      return token.tokens ? inlines(token.tokens, depth) : [visible(token.text)].map(text => document.createTextNode(text));
-    case "blockquote":
-      return [h("blockquote", {}, blocks(token.tokens, depth + 1))];
+      return [h(`h${Math.min(token.depth + 2, 6)}`, { dir: "auto" }, within())]; // below the page's own
+    case "text":
+      return token.tokens ? within() : [plainNode(entities(token.text))];
+    case "escape":
+      return [plainNode(token.text)];
+    case "codespan":
+      return [h("code", {}, visible(token.text))];
     case "list":
       return [list(token, depth)];
     case "code":
       return [codeBlock(token.text + "\n", token.lang ?? "")];
     case "checkbox":
-      return [inline(token, depth)];
-    case "hr":
-      return [h("hr")];
+      return [h("span", { class: "checkbox" }, token.checked ? "☑ " : "☐ ")];
     case "table":
       return [table(token, depth)];
+    case "link":
+    case "image":
+      return [link(token, depth)];
     default: // html, and whatever a later lexer may know
-      return [plainPart(token.raw)];
+      return [plain(token.raw)];
   }
 }
 
@@ -138,45 +147,13 @@ function list(token, depth) {
 }
 
 function table(token, depth) {
-  const cell = (name, part, index) =>
-    h(name, { class: token.align[index], dir: "auto" }, inlines(part.tokens, depth));
-  const head = h("tr", {}, token.header.map((part, index) => cell("th", part, index)));
-  const rows = token.rows.map(row => h("tr", {}, row.map((part, index) => cell("td", part, index))));
-  return h("div", { class: "table-wrap", tabindex: 0 }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows)));
-}
-
-function inlines(tokens, depth) {
-  if (depth > MAX_DEPTH) return tokens.map(token => document.createTextNode(visible(token.raw)));
-  return (tokens ?? []).map(token => inline(token, depth + 1));
-}
-
-function inline(token, depth) {
-  switch (token.type) {
-    case "strong":
-    case "em":
-    case "del":
-      return h(token.type, {}, inlines(token.tokens, depth));
-    case "codespan":
-      return h("code", {}, visible(token.text));
-    case "br":
-      return h("br");
-    case "link":
-    case "image":
-      return link(token, depth);
-    case "checkbox":
-      return h("span", { class: "checkbox" }, token.checked ? "☑ " : "☐ ");
-    case "text":
-      return token.tokens ? h("span", {}, inlines(token.tokens, depth)) : document.createTextNode(visible(entities(token.text)));
-    case "escape":
-      return document.createTextNode(visible(token.text));
-    default:
-      return document.createTextNode(visible(token.raw));
-  }
+  const row = (name, parts) => h("tr", {}, parts.map((part, index) => h(name, { class: token.align[index], dir: "auto" }, inlines(part.tokens, depth))));
+  return h("div", { class: "table-wrap", tabindex: 0 }, h("table", {}, h("thead", {}, row("th", token.header)), h("tbody", {}, token.rows.map(parts => row("td", parts)))));
 }
 
 function link(token, depth) {
   const address = safeLink(token.href);
-  if (address === null) return document.createTextNode(visible(token.raw));
+  if (address === null) return plainNode(token.raw);
   const text = token.type === "image" ? [visible(token.text || token.href)] : inlines(token.tokens, depth);
   return h("a", { href: address, title: address, target: "_blank", rel: "noopener noreferrer nofollow" }, text);
 }

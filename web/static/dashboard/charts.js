@@ -113,7 +113,7 @@ export class Plot {
       this._choice = name;
       this.show(this._history);
     };
-    return h("div", { class: "segmented slim", role: "radiogroup", "aria-label": t("plot.choice") }, radios("measure", texts, this._choice, choose));
+    return h("div", { class: "segmented compact", role: "radiogroup", "aria-label": t("plot.choice") }, radios("measure", texts, this._choice, choose));
   }
 
   /** Draw an answer of GET /api/admin/timeseries, from the first bucket in which something happened, and at least ten minutes. */

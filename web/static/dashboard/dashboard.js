@@ -52,18 +52,6 @@ page.onMe((me, problem) => {
 
 const askForKey = () => page.askForKey(t("key.needed"));
 
-function drawRefusal() {
-  if (state.denied === null) return;
-  const { text, asks } = state.denied;
-  const enter = () => h("button", { type: "button", class: "primary", id: "enter-key", on: { click: askForKey } }, t("key.enter"));
-  const box = byId("problem");
-  delete box.dataset.kinds;
-  replace(box, h("div", { class: "notice warn" }, text(), asks ? h("div", { class: "actions" }, enter()) : null));
-  const live = byId("live");
-  delete live.dataset.state;
-  setText(live, "");
-}
-
 // ---- the feed ----------
 
 /** One connection as long as the page is seen: a browser has few of them for one gateway, and hidden tabs must not hold them. */
@@ -122,57 +110,57 @@ function drawSafely() {
 }
 
 function draw() {
-  if (!state.allowed) {
-    drawRefusal();
-    return;
-  }
-  const { picture, connection } = state;
-  const lost = connection === "lost";
-  const live = byId("live");
-  const away = connection === "open" && picture && !picture.store.up;
-  const rejectsWrites = connection === "open" && picture?.store.rejectsWrites;
-  live.dataset.state = lost || away || rejectsWrites ? "lost" : connection === "open" && picture ? "live" : "connecting";
-  if (lost) setText(live, t("live.lost"));
-  else if (state.feed === null) setText(live, t("live.paused"));
-  else if (away) setText(live, t("live.store", { time: duration(picture.now - (picture.store.since ?? picture.now)) }));
-  else if (rejectsWrites) setText(live, t("live.rejectsWrites"));
-  else if (picture && connection === "open") setText(live, t("live.live", { replica: picture.gateway.replica, time: clock(picture.now) }));
-  else setText(live, t("live.connecting"));
-  drawProblems(picture, lost);
-  if (!picture) return;
-  byId("view").classList.toggle("stale", lost || !picture.store.up);
-  state.view?.show(picture);
-}
-
-function drawProblems(picture, lost) {
-  const notices = [];
-  const known = () => (picture.asOf === null ? t("store.unknown") : t("store.known", { at: clock(picture.asOf) }));
-  if (lost) notices.push(["bad", picture ? t("feed.lost", { at: clock(picture.now) }) : t("error.NETWORK")]);
-  else if (picture && !picture.store.up) {
-    const since = picture.store.since ?? picture.now;
-    notices.push(["bad", `${t("store.down", { at: clock(since) })} ${known()}`]);
-  } else if (picture?.store.rejectsWrites) {
-    notices.push(["bad", t("store.rejectsWrites", { address: picture.store.address, at: clock(picture.store.since), reason: picture.store.reason })]);
-  } else if (picture?.gateway.draining) notices.push(["warn", t("draining")]);
-  if (picture && !lost) notices.push(...ofDatabase(picture));
+  const { allowed, denied, picture, connection, view } = state;
+  const [name, text] = allowed ? connectionText() : ["", ""];
+  byId("live").dataset.state = name;
+  setText(byId("live"), text);
+  const shown = allowed ? notices() : denied ? [["warn", denied.text()]] : [];
   const box = byId("problem");
-  const kinds = notices.map(([kind]) => kind).join();
-  if (box.dataset.kinds !== kinds || box.children.length !== notices.length) {
+  const kinds = shown.map(([kind]) => kind).join();
+  if (box.dataset.kinds !== kinds) {
     box.dataset.kinds = kinds;
-    replace(box, notices.map(([kind]) => h("p", { class: `notice ${kind}` })));
+    replace(box, shown.map(([kind]) => h("p", { class: `notice ${kind}` })));
   }
-  for (const [index, [, text]] of notices.entries()) setText(box.children[index], text);
+  for (const [index, [, sentence]] of shown.entries()) setText(box.children[index], sentence);
+  if (!allowed) {
+    if (denied?.asks) box.append(h("div", { class: "actions" }, h("button", { type: "button", class: "primary", id: "enter-key", on: { click: askForKey } }, t("key.enter"))));
+    delete box.dataset.kinds;
+  } else if (picture) {
+    byId("view").classList.toggle("stale", connection === "lost" || !picture.store.up);
+    view?.show(picture);
+  }
 }
 
-/** Notices of a database that is unavailable, or too far behind to accept tasks. */
-function ofDatabase({ database, counts }) {
+/** How the page is connected: a state and a text. */
+function connectionText() {
+  const { picture, connection, feed } = state;
+  if (connection === "lost") return ["lost", t("live.lost")];
+  if (feed === null) return ["connecting", t("live.paused")];
+  if (connection !== "open" || !picture) return ["connecting", t("live.connecting")];
+  const { now, store, gateway } = picture;
+  if (!store.up) return ["lost", t("live.store", { time: duration(now - (store.since ?? now)) })];
+  if (store.rejectsWrites) return ["lost", t("live.rejectsWrites")];
+  return ["live", t("live.live", { replica: gateway.replica, time: clock(now) })];
+}
+
+/** What the reader must know: [kind, sentence] of each. */
+function notices() {
+  const { picture, connection } = state;
+  if (connection === "lost") return [["bad", picture ? t("feed.lost", { at: clock(picture.now) }) : t("error.NETWORK")]];
+  if (!picture) return [];
+  const { now, asOf, store, gateway, database, counts } = picture;
+  const found = [];
+  const known = () => (asOf === null ? t("store.unknown") : t("store.known", { at: clock(asOf) }));
+  if (!store.up) found.push(["bad", `${t("store.down", { at: clock(store.since ?? now) })} ${known()}`]);
+  else if (store.rejectsWrites) found.push(["bad", t("store.rejectsWrites", { address: store.address, at: clock(store.since), reason: store.reason })]);
+  else if (gateway.draining) found.push(["warn", t("draining")]);
   const away = database && !database.up ? { at: clock(database.since), reason: database.reason } : null;
   const { recordsWaiting, recordsMax } = counts ?? {};
   if (recordsWaiting >= recordsMax) {
     const full = t("database.full", { n: number(recordsWaiting), most: number(recordsMax) });
-    return [["bad", `${full} ${away ? t("database.full.away", away) : t("database.full.up")}`]];
-  }
-  return away ? [["bad", t("database.away", away)]] : [];
+    found.push(["bad", `${full} ${away ? t("database.full.away", away) : t("database.full.up")}`]);
+  } else if (away) found.push(["bad", t("database.away", away)]);
+  return found;
 }
 
 // ---- views ----------
@@ -218,7 +206,7 @@ function route() {
       if (link.dataset.view === name) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    document.title = `${id ?? t(`view.${name}`)} · ${t("dashboard.title")} · Fairlane`; // names the entries of the browser's history
+    document.title = `${id ?? t(`${name}.title`)} · ${t("dashboard.title")} · Fairlane`; // names the entries of the browser's history
   }
   state.shown = location.hash;
   draw();

@@ -5,13 +5,7 @@ import { pairs } from "../common/i18n.js";
 export default pairs({
   "dashboard.title": ["Dashboard", "仪表盘"],
   "views.label": ["Views", "视图"],
-  "view.overview": ["Overview", "概览"],
-  "view.tasks": ["Tasks", "任务"],
-  "view.usage": ["Usage", "用量"],
-  "view.keys": ["Keys", "密钥"],
-  "view.overrides": ["Overrides", "覆盖"],
-  "view.settings": ["Settings", "设置"],
-  "view.audit": ["Audit log", "审计日志"],
+  "overview.title": ["Overview", "概览"],
   "unlimited": ["no limit", "不限"],
   "ago": ["{time} ago", "{time}前"],
   "now": ["just now", "刚刚"],
@@ -318,8 +312,6 @@ export default pairs({
   "error.DATABASE_UNAVAILABLE": ["The database does not answer. A change may or may not have been made.", "网关的数据库没有应答；不清楚更改是否已完成。"],
   "error.REPORT_TOO_LONG": ["The report takes too long. Choose fewer days, or one key, user or model.", "数据库处理此查询超时：请缩短天数，或只查询一个密钥、用户或模型。"],
 
-  "view.batches": ["Batches", "批处理"],
-  "view.webhooks": ["Webhooks", "Webhook"],
   "secret.title": ["Secret of {id}", "{id} 的密钥内容"],
   "secret.once": ["Copy the secret now. It is shown only once.", "请立即复制：只显示这一次。"],
   "secret.copy": ["Copy the secret", "复制密钥内容"],

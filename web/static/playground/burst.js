@@ -6,12 +6,12 @@ import { duration, number, percent } from "../common/format.js";
 import { t } from "../common/i18n.js";
 import { toast } from "../common/page.js";
 import { events } from "../common/sse.js";
+import { plainTable } from "../common/table.js";
 import { Chart } from "./chart.js";
 import { CodePanel } from "./code.js";
 import { submittedAt } from "./fold.js";
 
 const MAX_TASKS = 120;
-const MAX_GROUPS = 6;
 const MAX_CONCURRENT = 4; // a browser has six connections to a host
 const ROUND_MS = 300;
 const SOON = 8; // who stands further back is asked for in every fourth round only
@@ -35,7 +35,7 @@ export class Burst {
     this._headersFor = headersFor;
     this._me = undefined;
     this._models = [];
-    this._model = ""; // what the reader chose, or the model with the fewest slots
+    this._model = ""; // as the reader chose it
     this._groups = EXAMPLE.map(group => ({ ...group }));
     this._run = null;
     this._chart = null;
@@ -49,24 +49,11 @@ export class Burst {
   setMe(me) {
     this._me = me;
     this._drawForm();
-    this._chooseModel();
   }
 
   setModels(models) {
     this._models = models;
     this._drawForm();
-    this._chooseModel();
-  }
-
-  /** Begin with the model that has the fewest slots, where the reader may see them: tasks that find a free slot show nothing. */
-  async _chooseModel() {
-    if (this._model || !this._me?.admin) return;
-    const state = await call("/api/admin/overview?tasks=1").catch(() => ({ models: [] })); // then it is the first one
-    const slots = model => Math.min(model.slots, model.limit ?? model.slots);
-    const offered = state.models.filter(model => model.slots > 0 && this._models.includes(model.model));
-    if (this._model || !offered.length) return;
-    this._model = offered.reduce((least, model) => (slots(model) < slots(least) ? model : least)).model;
-    byId("burst-model").value = this._model;
   }
 
   draw() {
@@ -100,79 +87,25 @@ export class Burst {
         "div",
         { class: "actions" },
         h("button", { type: "submit", class: "primary", id: "burst-send", disabled: Boolean(this._run?.going) }, t("burst.send")),
-        h(
-          "button",
-          { type: "button", id: "burst-stop", class: "danger", disabled: !this._run?.going, on: { click: () => this._cancelAll() } },
-          t("burst.cancel"),
-        ),
+        h("button", { type: "button", id: "burst-stop", class: "danger", disabled: !this._run?.going, on: { click: () => this._cancelAll() } }, t("burst.cancel")),
       ),
       h("p", { class: "notice bad", id: "burst-problem", role: "alert", hidden: true }),
     );
     if (focused && this._form.contains(byId(focused))) byId(focused).focus();
   }
 
+  /** A user, a tier and a number of tasks for each group; a group without tasks sends none. */
   _groupFields() {
     const rows = this._groups.map((group, index) => {
-      const input = (name, more) =>
-        h("input", {
-          id: `burst-${name}-${index}`,
-          "aria-label": t(`burst.${name}.of`, { n: index + 1 }),
-          value: group[name],
-          autocomplete: "off",
-          on: { input: event => (group[name] = event.target.value) },
-          ...more,
-        });
-      const tiers = this._me.tiers.map(tier => h("option", { value: tier, selected: tier === group.tier }, tier));
-      const change = event => (group.tier = event.target.value);
-      const remove = () => {
-        this._groups.splice(index, 1);
-        this._drawForm();
-      };
-      return h(
-        "tr",
-        {},
-        h("td", {}, input("user", { maxlength: 128, spellcheck: "false" })),
-        h("td", {}, h("select", { id: `burst-tier-${index}`, "aria-label": t("burst.tier.of", { n: index + 1 }), on: { change } }, tiers)),
-        h("td", {}, input("count", { type: "number", min: 1, max: MAX_TASKS })),
-        h(
-          "td",
-          {},
-          h(
-            "button",
-            {
-              type: "button",
-              class: "quiet small",
-              "aria-label": t("burst.remove", { user: group.user }),
-              disabled: this._groups.length === 1,
-              on: { click: remove },
-            },
-            "×",
-          ),
-        ),
-      );
+      const named = name => ({ id: `burst-${name}-${index}`, "aria-label": t(`burst.${name}.of`, { n: index + 1 }), on: { input: event => (group[name] = event.target.value) } });
+      const fields = [
+        h("input", { ...named("user"), value: group.user, autocomplete: "off", maxlength: 128, spellcheck: "false" }),
+        h("select", named("tier"), this._me.tiers.map(tier => h("option", { value: tier, selected: tier === group.tier }, tier))),
+        h("input", { ...named("count"), value: group.count, type: "number", min: 0, max: MAX_TASKS }),
+      ];
+      return h("tr", {}, fields.map(field => h("td", {}, field)));
     });
-    const add = () => {
-      this._groups.push({ user: `user-${this._groups.length + 1}`, tier: this._me.tier, count: 4 });
-      this._drawForm();
-      byId(`burst-user-${this._groups.length - 1}`).focus();
-    };
-    const heads = ["user", "tier", "count"].map(name => h("th", { scope: "col" }, t(`burst.${name}`)));
-    return h(
-      "div",
-      { class: "field" },
-      h(
-        "table",
-        { class: "groups" },
-        h("caption", { class: "label" }, t("burst.groups")),
-        h("thead", {}, h("tr", {}, heads, h("td", {}))),
-        h("tbody", {}, rows),
-      ),
-      h(
-        "button",
-        { type: "button", class: "quiet small", disabled: this._groups.length >= MAX_GROUPS, on: { click: add } },
-        t("burst.add"),
-      ),
-    );
+    return h("div", { class: "field" }, h("div", { class: "label" }, t("burst.groups")), plainTable(["burst.user", "burst.tier", "burst.count"], rows, { class: "groups" }));
   }
 
   _countField() {
@@ -263,7 +196,6 @@ export class Burst {
       this._panel,
       h("div", { class: "panel-head" }, title, h("span", { class: "muted small num", id: "burst-progress" })),
       h("p", { class: "hint" }, t("burst.chart.hint")),
-      h("p", { class: "notice", id: "burst-verdict", hidden: true }),
       h("div", { id: "burst-order", class: "order" }),
       chart,
       h("div", { class: "table-wrap", tabindex: 0, id: "burst-table" }),
@@ -290,17 +222,6 @@ export class Burst {
     replace(box, h("span", { class: "label" }, t("burst.order")), cells);
   }
 
-  /** When it is over: what the gateway promises, in this burst's numbers. */
-  _drawVerdict() {
-    const box = byId("burst-verdict");
-    const found = this._run.going || this._run.cancelled ? null : extremes(this._run);
-    box.hidden = !found || found.few.waitMs >= found.many.waitMs;
-    if (box.hidden) return;
-    const told = ({ name, count, waitMs }) => ({ name, n: number(count), wait: duration(waitMs) });
-    const [few, many] = [told(found.few), told(found.many)];
-    setText(box, t("burst.verdict", { few: few.name, fewN: few.n, fewWait: few.wait, many: many.name, manyN: many.n, manyWait: many.wait }));
-  }
-
   _drawTable() {
     const run = this._run;
     const served = run.served();
@@ -318,31 +239,11 @@ export class Burst {
         first < 0 ? "–" : number(first + 1),
         served.length ? percent(started.length / served.length) : "–",
       ];
-      return h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, h("i", { class: `swatch series-${index % 6}` }), group.name),
-        cells.map(cell => h("td", { class: "num" }, cell)),
-      );
+      return h("tr", {}, h("th", { scope: "row" }, h("i", { class: `swatch series-${index % 6}` }), group.name), cells.map(cell => h("td", { class: "num" }, cell)));
     });
-    const heads = ["user", "tier", "done", "meanWait", "firstWait", "turn", "share"].map((name, index) =>
-      h("th", { scope: "col", class: index ? "num" : null }, t(`burst.head.${name}`)),
-    );
-    const box = byId("burst-table");
-    this._drawVerdict();
-    replace(box, h("table", { "aria-label": t("burst.chart") }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)));
+    const heads = ["user", "tier", "done", "meanWait", "firstWait", "turn", "share"].map(name => `burst.head.${name}`);
+    replace(byId("burst-table"), plainTable(heads, rows, { "aria-label": t("burst.chart") }));
   }
-}
-
-/** Of a tier with several groups: the one that sent least and the one that sent most, with their mean waits; null: there is none. */
-function extremes(run) {
-  const groups = run.groups.map((group, index) => ({ ...group, waitMs: run.meanWaitMs(index) })).filter(({ waitMs }) => waitMs !== null);
-  for (const { tier } of groups) {
-    const same = groups.filter(group => group.tier === tier).sort((a, b) => a.count - b.count);
-    const [few, many] = [same[0], same.at(-1)];
-    if (few.count < many.count) return { few, many };
-  }
-  return null;
 }
 
 const initial = name => [...name][0]?.toUpperCase() ?? "?";

@@ -5,15 +5,13 @@ import { t } from "../common/i18n.js";
 import { copyButton } from "../common/page.js";
 import { numberOf } from "../common/sse.js";
 
-const LANGUAGES = { curl: "curl", python: "Python" };
-
 const shell = text => `'${text.replaceAll("'", "'\\''")}'`;
 
 /** A JSON string is one in Python too, except for characters beyond the basic plane, which Python needs whole. */
 const quoted = value => JSON.stringify(value.toWellFormed()).replaceAll("\u007f", "\\u007f");
 
 /** A JSON value as Python writes it. */
-export function python(value, indent = "") {
+function python(value, indent = "") {
   const more = indent + "    ";
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
@@ -48,15 +46,11 @@ function pythonHeaders(headers, key) {
 
 const groupHeaders = ({ user, tier }) => (user ? { "X-Fairlane-User": user, "X-Fairlane-Tier": tier } : {});
 
-/**
+/*
  * The steps of a story as one script per language. `story`: { base, key (whether one is used), headers (as typed), taskId, steps }. Steps:
  * { do: "submit", path, body } · { do: "read" } · { do: "resume", after } · { do: "cancel" } · { do: "poll" } · { do: "link", url } ·
  * { do: "ask", path, body, headers } · { do: "burst", groups: [{ user, tier, count }], body }.
  */
-export function snippets(story, say) {
-  return { curl: curl(story, say), python: pythonScript(story, say) };
-}
-
 function curl({ base, key, headers, taskId, steps }, say) {
   const own = curlHeaders(headers, key, false);
   const task = `${base}/api/task/${taskId}`;
@@ -98,6 +92,8 @@ function pythonScript({ base, key, headers, taskId, steps }, say) {
   return `${[begin + own + named, ...steps.map(step => `# ${say(step)}\n${lines[step.do](step)}`)].join("\n\n")}\n`;
 }
 
+const LANGUAGES = { curl, Python: pythonScript };
+
 /** Draws a story into `element`, with `titleId` as the id of its heading; hidden as long as there is none. */
 export class CodePanel {
   constructor(element, titleId) {
@@ -115,8 +111,8 @@ export class CodePanel {
   draw() {
     this._element.hidden = this._story === null;
     if (this._story === null) return;
-    const scripts = snippets(this._story, step => t(`code.${step.do}`, { after: step.after ? numberOf(step.after) : "", path: step.path }));
-    const texts = Object.entries(LANGUAGES).map(([name, text]) => [name, h("span", {}, text)]);
+    const script = LANGUAGES[this._language](this._story, step => t(`code.${step.do}`, { after: step.after ? numberOf(step.after) : "", path: step.path }));
+    const texts = Object.keys(LANGUAGES).map(name => [name, h("span", {}, name)]);
     const choices = radios(this._titleId, texts, this._language, name => {
       this._language = name;
       this.draw();
@@ -128,10 +124,10 @@ export class CodePanel {
         "div",
         { class: "panel-head" },
         h("h2", { id: this._titleId }, t("code.title")),
-        h("div", { class: "end" }, copyButton(() => scripts[this._language]), h("div", { class: "segmented compact", role: "group", "aria-labelledby": this._titleId }, choices)),
+        h("div", { class: "end" }, copyButton(() => script), h("div", { class: "segmented compact", role: "group", "aria-labelledby": this._titleId }, choices)),
       ),
       this._story.key ? h("p", { class: "hint" }, t("code.key")) : null,
-      h("pre", { class: "code", tabindex: 0, "aria-label": LANGUAGES[this._language] }, h("code", {}, scripts[this._language])),
+      h("pre", { class: "code", tabindex: 0, "aria-label": this._language }, h("code", {}, script)),
     );
   }
 }

@@ -17,7 +17,6 @@ import { TemplateForm } from "./templates.js";
 
 const MODELS_SOON_MS = 3000;
 const MODELS_AGAIN_MS = 20_000;
-const KEPT = ["prompt", "user", "tier", "mode", "model", "api", "system", "max-tokens"]; // in this tab, through a reload
 const OTHER = "\u0000other";
 
 const page = startPage({ name: "playground", strings });
@@ -69,7 +68,7 @@ function drawWho() {
   if (!me) return;
   const choose = (id, names, otherwise, label = name => name) => {
     const select = byId(id);
-    const before = select.value || kept(id);
+    const before = select.value;
     replace(select, names.map(name => h("option", { value: name }, label(name))));
     select.value = names.includes(before) ? before : otherwise;
   };
@@ -104,7 +103,7 @@ async function loadModels() {
 function drawModels() {
   if (models === null) return;
   const select = byId("model");
-  const before = select.value || kept("model");
+  const before = select.value;
   const names = models.length ? models : ["default"];
   replace(
     select,
@@ -139,8 +138,8 @@ byId("model").addEventListener("change", () => {
 // ---- asking ----------
 
 function drawApis() {
-  const before = byId("api").value || kept("api") || "fairlane";
-  replace(byId("api"), Object.entries(APIS).map(([name, { path }]) => h("option", { value: name }, `${t(`api.${name}`)} – ${path}`)));
+  const before = byId("api").value || "fairlane";
+  replace(byId("api"), Object.entries(APIS).map(([name, { path }]) => h("option", { value: name }, `${name[0].toUpperCase()}${name.slice(1)} – ${path}`)));
   byId("api").value = before;
   drawApi();
 }
@@ -171,7 +170,6 @@ async function send() {
   }
   button.disabled = true;
   byId("ask-problem").hidden = true;
-  keep();
   try {
     await (byId("api").value === "fairlane" ? submit(byId("side-by-side").checked) : ask(APIS[byId("api").value]));
     if (matchMedia("(max-width: 60rem)").matches) byId("result").scrollIntoView({ behavior: "smooth" });
@@ -267,28 +265,9 @@ for (const [index, name] of TABS.entries()) {
   });
 }
 
-// ---- what stays in this tab ----------
-
-function kept(id) {
-  try {
-    return JSON.parse(sessionStorage.getItem("fairlane.ask") ?? "{}")[id] ?? "";
-  } catch {
-    return "";
-  }
-}
-
-function keep() {
-  try {
-    sessionStorage.setItem("fairlane.ask", JSON.stringify(Object.fromEntries(KEPT.map(id => [id, byId(id).value]))));
-  } catch {
-    // storage is switched off
-  }
-}
-
 // ---- begin ----------
 
-byId("prompt").value = kept("prompt") || t("ask.prompt.example");
-for (const id of ["user", "system", "max-tokens"]) byId(id).value = kept(id);
+byId("prompt").value = t("ask.prompt.example");
 drawApis();
 onLanguage(() => {
   drawApis();

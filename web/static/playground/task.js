@@ -355,7 +355,7 @@ export class TaskPanel {
     const { events, missing, doubled } = this._source;
     const total = Math.max(events, 1);
     const bars = this._chains.map((chain, index) => {
-      const bar = h("div", { class: `chain chain-${index % 6}`, title: t("chains.bar", { from: chain.from, to: chain.to }) });
+      const bar = h("div", { class: `chain series-${index % 6}`, title: t("chains.bar", { from: chain.from, to: chain.to }) });
       bar.style.flexGrow = String(chain.events);
       if (chain.events / total > 0.12) bar.textContent = chain.from === chain.to ? chain.from : `${chain.from} … ${chain.to}`;
       return bar;
