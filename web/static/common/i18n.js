@@ -2,7 +2,7 @@
 //
 // A string may hold `{name}` for values; an object { one, other } chooses by the value `n` (English needs it, Chinese does not).
 
-const strings = { en: {}, zh: {} };
+const strings = {}; // [English, Chinese]
 const listeners = new Set();
 
 export const LANGUAGES = { en: "English", zh: "中文" };
@@ -10,23 +10,15 @@ export const LANGUAGES = { en: "English", zh: "中文" };
 /** The language in use: "en" or "zh". Set on <html lang> by early.js before anything is painted. */
 export const language = () => (document.documentElement.lang === "zh" ? "zh" : "en");
 
-/** Add strings: `{ en: { key: text }, zh: { key: text } }`. */
-export function define(more) {
-  for (const code of Object.keys(strings)) Object.assign(strings[code], more[code]);
-}
-
-/** Strings in that form, from { key: [English, Chinese] }. */
-export const pairs = table => {
-  const side = index => Object.fromEntries(Object.entries(table).map(([key, texts]) => [key, texts[index]]));
-  return { en: side(0), zh: side(1) };
-};
+/** Add strings: { key: [English, Chinese] }. */
+export const define = more => Object.assign(strings, more);
 
 /** Whether there is a string of this name. */
-export const has = key => key in strings.en;
+export const has = key => key in strings;
 
 /** The text for a key. A key without a string is a mistake and shows itself as the key. */
 export function t(key, values = {}) {
-  let text = strings[language()][key] ?? strings.en[key] ?? key;
+  let text = strings[key]?.[language() === "zh" ? 1 : 0] ?? key;
   if (typeof text === "object") {
     const form = new Intl.PluralRules(language()).select(Number(values.n));
     text = text[form] ?? text.other;

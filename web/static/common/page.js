@@ -10,6 +10,7 @@ const PAGES = [
   { name: "dashboard", path: "/dashboard" },
   { name: "docs", path: "/docs" },
 ];
+const SAVED_MS = 60_000; // the browser has begun to save by then
 const THEMES = ["auto", "light", "dark"];
 
 /**
@@ -155,7 +156,7 @@ function askForKey(page, reason) {
         "form",
         { on: { submit: use } },
         reason ? h("p", {}, reason) : null,
-        h("div", { class: "field" }, h("label", { for: "key-input" }, t("key.field")), input),
+        h("div", { class: "field" }, h("label", { for: "key-input" }, t("key.button")), input),
         h("p", { class: "hint", id: "key-hint" }, t("key.hint")),
         problem,
         h(
@@ -197,4 +198,11 @@ export function toast(text, kind = "") {
 export function copyButton(text, what = null) {
   const copyIt = async () => ((await copy(text())) ? toast(t("copied"), "good") : toast(t("copy.failed"), "bad"));
   return h("button", { type: "button", class: "quiet small", "aria-label": what, on: { click: copyIt } }, t("copy"));
+}
+
+/** Let the reader keep a blob as a file. */
+export function saveFile(blob, name) {
+  const url = URL.createObjectURL(blob);
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), SAVED_MS);
 }

@@ -1,8 +1,6 @@
 // Strings of several pages: [English, Chinese].
 
-import { pairs } from "./i18n.js";
-
-export default pairs({
+export default {
   "nav.playground": ["Playground", "试用"],
   "nav.dashboard": ["Dashboard", "仪表盘"],
   "nav.docs": ["API", "接口"],
@@ -18,7 +16,6 @@ export default pairs({
   "key.open": ["no authentication", "开放网关"],
   "key.open.long": ["This gateway has no keys and accepts all clients of this machine.", "此网关未配置密钥：信任本机上的所有人。"],
   "key.title": ["API key", "您的密钥"],
-  "key.field": ["API key", "密钥"],
   "key.hint": ["Kept in this tab until you close it. Sent in a header, never in a URL.", "仅保存在此标签页，只作为请求头发送，绝不出现在网址中。关闭标签页即忘记。"],
   "key.use": ["Use key", "使用此密钥"],
   "key.forget": ["Forget key", "忘记密钥"],
@@ -61,4 +58,4 @@ export default pairs({
   "error.WORKER_LOST": ["The connection to the worker was lost while the task ran.", "执行任务的工作进程丢失了。"],
   "error.CANCELLED": ["The task was cancelled.", "任务已取消。"],
   "error.retry": ["Retry in {wait}.", "请在 {wait} 后重试。"],
-});
+};

@@ -35,12 +35,12 @@ const positive = values => values.map(value => (value === null ? null : Math.max
 /**
  * { name (of its strings), series, format(value), short(value) (on the axis), log (the axis), now (a string: of when the values in the key
  * are), choices, column(history, series, choice) → the values of an answer of GET /api/admin/timeseries, rest(values, history, series,
- * choice) → the value in the key, means (whether their means follow) }. A series: { name, tone (CSS variable), dash, fill }.
+ * choice) → the value in the key, means (whether their means follow) }. A series: { name, label (a string), tone (CSS variable), dash, fill }.
  */
 export const PLOTS = [
   {
     name: "waiting",
-    series: [{ name: "waiting", tone: "--c2", fill: true }],
+    series: [{ name: "waiting", label: "col.waiting", tone: "--c2", fill: true }],
     format: value => number(value),
     short: compact,
     now: "plot.now",
@@ -51,11 +51,11 @@ export const PLOTS = [
   {
     name: "rate",
     series: [
-      { name: "accepted", tone: "--c1" },
-      { name: "completed", tone: "--c3", fill: true },
-      { name: "failed", tone: "--c5" },
-      { name: "cancelled", tone: "--c6" },
-      { name: "rejected", tone: "--c2", dash: [4, 3] },
+      { name: "accepted", label: "series.accepted", tone: "--c1" },
+      { name: "completed", label: "status.completed", tone: "--c3", fill: true },
+      { name: "failed", label: "status.failed", tone: "--c5" },
+      { name: "cancelled", label: "status.cancelled", tone: "--c6" },
+      { name: "rejected", label: "series.rejected", tone: "--c2", dash: [4, 3] },
     ],
     format: value => t("rate.unit", { n: number(value, value < 1 ? 2 : value < 10 ? 1 : 0) }),
     short: value => t("rate.unit", { n: compact(value) }),
@@ -67,9 +67,9 @@ export const PLOTS = [
   {
     name: "time",
     series: [
-      { name: "p50", tone: "--c1" },
-      { name: "p95", tone: "--c4" },
-      { name: "p99", tone: "--c2", dash: [4, 3] },
+      { name: "p50", label: "series.p50", tone: "--c1" },
+      { name: "p95", label: "series.p95", tone: "--c4" },
+      { name: "p99", label: "series.p99", tone: "--c2", dash: [4, 3] },
     ],
     format: duration,
     short: wholeUnits,
@@ -184,12 +184,12 @@ export class Plot {
   _drawKey() {
     const { series, format, means, now } = this._spec;
     const at = this._plot?.cursor.idx ?? null;
-    const items = series.map(({ name, tone }, index) => {
+    const items = series.map(({ label, tone }, index) => {
       const swatch = h("span", { class: "swatch" });
       swatch.style.setProperty("--tone", `var(${tone})`);
       const value = at === null ? this._rest[index] : this._data[index + 1][at];
       const average = at === null && means ? h("span", { class: "muted" }, t("plot.mean", { value: format(mean(this._data[index + 1])) })) : null;
-      return h("li", {}, swatch, t(`series.${name}`), " ", h("b", {}, (value ?? null) === null ? "–" : format(value)), average);
+      return h("li", {}, swatch, t(label), " ", h("b", {}, (value ?? null) === null ? "–" : format(value)), average);
     });
     replace(this._key, items, h("li", { class: "muted" }, at === null ? t(now) : clock(this._data[0][at] * 1000), " · ", timeZone()));
   }

@@ -206,7 +206,7 @@ function route() {
       if (link.dataset.view === name) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    document.title = `${id ?? t(`${name}.title`)} · ${t("dashboard.title")} · Fairlane`; // names the entries of the browser's history
+    document.title = `${id ?? t(`${name}.title`)} · ${t("nav.dashboard")} · Fairlane`; // names the entries of the browser's history
   }
   state.shown = location.hash;
   draw();

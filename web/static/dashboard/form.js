@@ -116,7 +116,7 @@ function makeField({ name, label = `col.${name}`, hint, value: before = "", opti
 
 /** Show a secret, this once. `after` is called when it was noted. */
 function showSecret({ id, secret, notes }, after) {
-  const done = h("button", { type: "button", class: "primary", on: { click: () => dialog.close() } }, t("secret.noted"));
+  const done = h("button", { type: "button", class: "primary", on: { click: () => dialog.close() } }, t("close"));
   const dialog = openDialog(
     t("secret.title", { id }),
     h(

@@ -1,9 +1,6 @@
 // Strings of the dashboard: [English, Chinese].
 
-import { pairs } from "../common/i18n.js";
-
-export default pairs({
-  "dashboard.title": ["Dashboard", "仪表盘"],
+export default {
   "views.label": ["Views", "视图"],
   "overview.title": ["Overview", "概览"],
   "unlimited": ["no limit", "不限"],
@@ -80,11 +77,7 @@ export default pairs({
   "series.p50": ["median", "中位数"],
   "series.p95": ["95 % within", "95 % 不超过"],
   "series.p99": ["99 % within", "99 % 不超过"],
-  "series.waiting": ["Waiting", "等待中"],
   "series.accepted": ["accepted", "接受"],
-  "series.completed": ["completed", "完成"],
-  "series.failed": ["failed", "失败"],
-  "series.cancelled": ["cancelled", "取消"],
   "series.rejected": ["rejected", "拒绝"],
   "codes.title": ["Failures and rejections", "失败与拒绝"],
   "codes.failures": ["Failed tasks", "失败的任务"],
@@ -281,7 +274,6 @@ export default pairs({
   "timeline.title": ["Timeline", "时间线"],
   "task.attempt": ["Attempt", "尝试"],
   "task.outcome": ["Outcome", "结果"],
-  "task.running": ["running", "运行中"],
   "step.queued": ["Queued", "入队"],
   "step.granted": ["Granted", "分配"],
   "step.first": ["First output", "首个输出"],
@@ -315,7 +307,6 @@ export default pairs({
   "secret.title": ["Secret of {id}", "{id} 的密钥内容"],
   "secret.once": ["Copy the secret now. It is shown only once.", "请立即复制：只显示这一次。"],
   "secret.copy": ["Copy the secret", "复制密钥内容"],
-  "secret.noted": ["Close", "关闭"],
 
   "col.action": ["Action", "操作"],
   "col.any": ["any", "任意"],
@@ -369,7 +360,6 @@ export default pairs({
   "col.status": ["Status", "状态"],
   "col.submitted": ["Submitted", "提交于"],
   "col.target": ["Target", "对象"],
-  "col.task": ["Task", "任务"],
   "col.tasks": ["Tasks", "任务"],
   "col.tier": ["Tier", "等级"],
   "col.until": ["End", "结束"],
@@ -518,12 +508,10 @@ export default pairs({
   "keys.status.replaced": ["replaced by the configuration", "被配置取代"],
   "keys.status.unusable": ["unusable here", "此处不可用"],
   "keys.status.configuration": ["configuration", "配置文件"],
-  "one_key.title": ["Key", "密钥"],
   "limits.title": ["Limits", "限制"],
   "limits.empty": ["No limits.", "没有限制。"],
   "user_limits.title": ["Limits per user", "每个用户的限制"],
   "user_limits.empty": ["No limits per user.", "没有用户限制。"],
-  "signing.title": ["Signing", "签名"],
 
   "quota.title": ["Quota", "配额"],
   "quota.empty": ["No quota: tasks of this key cost nothing.", "没有配额：此密钥的任务不计费。"],
@@ -591,4 +579,4 @@ export default pairs({
   "error.OVERRIDE_PROMOTED": ["A promoted override has no percentage and no end. Roll it back and create another one.", "已转正的覆盖没有比例和结束时间：请回滚后新建。"],
   "error.OVERRIDE_CONFLICT": ["Another override applies to a percentage of this route. Promote it or roll it back first.", "该路由已有另一个按比例生效的覆盖：请先将其转正或回滚。"],
   "error.TOO_MANY_OVERRIDES": ["Too many overrides. Roll one back first.", "覆盖过多：请先回滚一些。"],
-});
+};

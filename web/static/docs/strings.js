@@ -1,8 +1,6 @@
 // Strings of the API page: [English, Chinese].
 
-import { pairs } from "../common/i18n.js";
-
-export default pairs({
+export default {
   "docs.title": ["API", "接口"],
   "docs.about": ["All calls of this gateway, from its OpenAPI document:", "本网关的全部接口，内容来自其 OpenAPI 文档："],
   "docs.name": ["Name", "名称"],
@@ -15,4 +13,4 @@ export default pairs({
   "docs.status": ["Status", "状态码"],
   "docs.required": ["required", "必填"],
   "docs.error": ["Error", "错误"],
-});
+};

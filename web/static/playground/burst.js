@@ -14,7 +14,6 @@ import { submittedAt } from "./fold.js";
 const MAX_TASKS = 120;
 const MAX_CONCURRENT = 4; // a browser has six connections to a host
 const ROUND_MS = 300;
-const SOON = 8; // who stands further back is asked for in every fourth round only
 const LONGEST_MS = 30 * 60_000;
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 
@@ -259,7 +258,6 @@ class Run {
         name: group.name,
         id: null,
         state: "new",
-        position: null,
         sentAt: null,
         startedAt: null,
         endedAt: null,
@@ -294,12 +292,11 @@ class Run {
     try {
       await several(this.tasks, task => this._submit(task));
       const until = Date.now() + LONGEST_MS;
-      for (let round = 0; ; round += 1) {
+      for (;;) {
         const open = this.tasks.filter(task => task.id !== null && task.endedAt === null);
         if (!open.length || Date.now() > until) return;
         const began = Date.now();
-        const due = open.filter(task => task.position === null || task.position <= SOON || round % 4 === 0);
-        await several(due, task => this._look(task));
+        await several(open, task => this._look(task));
         await new Promise(resolve => setTimeout(resolve, Math.max(0, ROUND_MS - (Date.now() - began))));
       }
     } finally {
@@ -327,7 +324,6 @@ class Run {
     const headers = this.groups[task.group].headers.wire;
     try {
       const answer = await call(`/api/task/${task.id}`, { headers });
-      task.position = answer.position ?? null;
       if (answer.status !== "queued") task.startedAt ??= answer.startedAt ?? null;
       if (ENDED.has(answer.status)) await this._readTimes(task, headers);
       task.state = answer.status;

@@ -1,8 +1,6 @@
 // Strings of the playground: [English, Chinese].
 
-import { pairs } from "../common/i18n.js";
-
-export default pairs({
+export default {
   "playground.title": ["Playground", "试用"],
   "playground.pageTitle": ["Playground · Fairlane", "试用 · Fairlane"],
   "playground.intro": ["Send a task, see its queue position, and watch it run. Cut the connection: it resumes without lost or repeated tokens.", "发送任务，查看它在队列中的位置，观看它运行。切断连接：它会恢复，不丢失也不重复任何词元。"],
@@ -155,4 +153,4 @@ export default pairs({
   "burst.head.share": ["Share of starts", "轮次占比"],
 
   "said.place": ["Position {n} in the queue", "队列中第 {n} 位"],
-});
+};

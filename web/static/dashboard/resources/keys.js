@@ -226,6 +226,7 @@ export const key = {
     const user = query.get("user") ?? "";
     const head = {
       name: "one_key",
+      title: t("col.key"),
       notice: row.source === "configuration" ? t("keys.configured") : "",
       actions: [rotate, revoke],
       facts: [
@@ -245,7 +246,7 @@ export const key = {
       head,
       { name: "limits", facts: limitFacts(settings.limits, row.limits), actions: [changeLimits("limits")] },
       ...(settings.delegating ? [{ name: "user_limits", facts: limitFacts(settings.user_limits, row.userLimits), actions: [changeLimits("user_limits")], filters: [{ name: "user" }] }] : []),
-      { name: "signing", facts: SWITCHES.map(name => [`col.${name}`, t(`value.${Boolean(settings[name])}`)]), actions: [switches] },
+      { name: "signing", title: t("col.signing"), facts: SWITCHES.map(name => [`col.${name}`, t(`value.${Boolean(settings[name])}`)]), actions: [switches] },
       { name: "quota", facts: quotaFacts(row, standing), actions: [grant(user), changeQuota] },
     ];
     const paid = settings.quota || standing?.granted || standing?.spent;

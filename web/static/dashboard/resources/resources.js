@@ -1,10 +1,11 @@
 // The kinds of records on the operators' pages, except keys: columns, filters and actions as data for ResourceView.
 
+import { call } from "../../common/api.js";
 import { h } from "../../common/dom.js";
 import { credits, dateTime, duration, number } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
+import { saveFile } from "../../common/page.js";
 import { gauge } from "../../common/table.js";
-import { download } from "../../common/transfer.js";
 import { settingName, valueText } from "../actions.js";
 import { anyOf, at, chip, count, owner, queryOf, text } from "./cells.js";
 
@@ -112,6 +113,8 @@ const byOf = query => (BY.includes(query.get("by")) ? query.get("by") : "model")
 const usagePath = (query, more) =>
   `/api/admin/usage?${queryOf(query, NAMED, { by: byOf(query), from: String(Date.now() - ((RANGES[query.get("range")] ?? RANGES["30d"]) - 1) * DAY_MS), ...more })}`;
 
+const saveUsage = async query => saveFile(await call(usagePath(query, { format: "csv", limit: "10000" }), { timeoutMs: 600_000, read: response => response.blob() }), "usage.csv");
+
 /** The name of a row; a link to what else is known of it. */
 function usageName(by, row, query) {
   if (!row[by]) return t(by === "code" ? "usage.completed" : "usage.none");
@@ -137,7 +140,7 @@ export const usage = {
         { name: "range", options: Object.keys(RANGES).map(name => [name === "30d" ? "" : name, () => t(`range.${name}`)]) },
         { name: "by", options: BY.map(name => [name === "model" ? "" : name, () => t("usage.by", { name: t(`col.${name}`) })]) },
       ],
-      buttons: [{ name: "save-usage", label: "action.save", run: query => download(usagePath(query, { format: "csv", limit: "10000" }), "usage.csv") }],
+      buttons: [{ name: "save-usage", label: "action.save", run: saveUsage }],
       notes: ({ total, more }) => [
         ["", t("usage.total", { tasks: number(total.tasks), failed: number(total.failed), input: number(total.inputTokens), output: number(total.outputTokens), cost: credits(total.cost) })],
         ...(more ? [["", t("usage.more")]] : []),

@@ -96,7 +96,7 @@ function timeline(row) {
 function attempts(row) {
   const since = (at, attempt) => (at ? duration(at - attempt.grantedAt) : "–");
   const rows = row.attempts.map((attempt, index) => {
-    const outcome = attempt.outcome === null ? t("task.running") : t(`status.${attempt.outcome}`).replace(/^status\./, "");
+    const outcome = attempt.outcome === null ? t("col.running") : t(`status.${attempt.outcome}`).replace(/^status\./, "");
     const cells = [index + 1, h("span", { class: "id" }, attempt.workerId || "–"), attempt.model ?? "–", clock(attempt.grantedAt), since(attempt.firstOutputAt, attempt), since(attempt.endedAt, attempt), outcome];
     return h("tr", {}, cells.map(cell => h("td", {}, cell)));
   });

@@ -4,8 +4,7 @@ import { call } from "../../common/api.js";
 import { h } from "../../common/dom.js";
 import { dateTime, duration, fieldTime, when } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
-import { toast } from "../../common/page.js";
-import { keep } from "../../common/transfer.js";
+import { saveFile, toast } from "../../common/page.js";
 import { cancel, cancelFound } from "../actions.js";
 import { anyOf, link, queryOf, statusChip } from "./cells.js";
 
@@ -45,7 +44,7 @@ async function save(query) {
   }
   const time = (name, value) => (name.endsWith("At") && value ? new Date(value).toISOString() : value);
   const lines = [SAVED.join(","), ...rows.map(row => SAVED.map(name => csv(time(name, row[name]))).join(","))];
-  keep(new Blob([lines.join("\r\n"), "\r\n"], { type: "text/csv" }), "tasks.csv");
+  saveFile(new Blob([lines.join("\r\n"), "\r\n"], { type: "text/csv" }), "tasks.csv");
   toast(t("done.save", { n: rows.length }), "good");
 }
 
@@ -73,7 +72,7 @@ export const tasks = {
       buttons: [{ name: "save-tasks", label: "action.save", run: save }, cancelFound(search, cancellable)],
       actions: [cancel],
       columns: () => [
-        { name: "col.task", value: row => h("a", { class: "id", href: `#/tasks/${row.taskId}` }, row.taskId) },
+        { name: "task.id", value: row => h("a", { class: "id", href: `#/tasks/${row.taskId}` }, row.taskId) },
         { name: "col.status", value: row => statusChip(row.status) },
         { name: "col.user", sort: row => row.user, value: row => link("tasks", "user", row.user) },
         { name: "col.model", sort: row => row.model, value: row => h("span", { class: "who" }, row.model) },
