@@ -19,7 +19,7 @@ from fairlane.gateway.calls.task_builder import (
 )
 from fairlane.gateway.calls.token_limits import OutputCap, cap_output_tokens, output_size
 from fairlane.gateway.chains.plan import Plan, Prompt, Runs, StagePlan
-from fairlane.gateway.chains.results import Outcome, Room, of_stage
+from fairlane.gateway.chains.results import Outcome, of_stage, room_for_values
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.engine import Budget
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
@@ -61,7 +61,7 @@ class NoStage(NamedTuple):
 def next_stage(plan: Plan, after: int, results: Mapping[tuple[int, int], bytes]) -> NextStage | NoStage:
     """Return the next stage after the stage `after` (-1: the first one). All stages up to it are done, or were skipped.
     `results`: as `Scheduler.chain` returns them. Raise StageFailed."""
-    budget, room = Budget(plan.most_bytes), Room()
+    budget, room = Budget(plan.most_bytes), room_for_values()
     skipped: list[Stage] = []
     for number in range(after + 1, len(plan.stages)):
         stage = plan.stages[number]
@@ -203,7 +203,7 @@ def _most(request: _Request) -> int:
     return len(request.payload) // 4 if (runs.price or runs.fallbacks) and not request.image else 0
 
 
-def _names(plan: Plan, number: int, results: Mapping[tuple[int, int], bytes], room: Room) -> dict[str, Any]:
+def _names(plan: Plan, number: int, results: Mapping[tuple[int, int], bytes], room: Budget) -> dict[str, Any]:
     """Return the names that the texts of a stage read."""
     outcomes = {
         stage.name: Outcome(stage.name, of_stage(results, at), room, each=stage.each is not None)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from fairlane.gateway.prompts.engine import Budget
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.prompts.templates import MAX_VALUES_BYTES
 from fairlane.queues.tasks import Used
@@ -17,81 +18,50 @@ PARTED = "\n\n"
 """Stands between the texts of parts."""
 
 
-class Room:
-    """Bounds the bytes of results that become values."""
-
-    def __init__(self, most: int = MAX_JSON_BYTES) -> None:
-        self._left = most
-
-    def take(self, size: int, what: str) -> None:
-        """Count this many bytes. Raise TemplateError."""
-        self._left -= size
-        if self._left < 0:
-            raise TemplateError(
-                f"{what} is too large: results that are read as values may have {MAX_JSON_BYTES} bytes together; "
-                "read `content`, which is a text"
-            )
-
-
-class Answer:
-    """The answer of a stage, or of a part of one, as texts read it."""
-
-    def __init__(self, name: str, raw: bytes, room: Room) -> None:
-        self._raw = raw
-        self._name = name
-        self._room = room
-
-    @functools.cached_property
-    def content(self) -> str:
-        """The text of the answer."""
-        return text_of(self._raw)
-
-    @functools.cached_property
-    def result(self) -> Any:
-        """The answer as a value. Raise TemplateError."""
-        return self._decoded("result", self._raw)
-
-    @functools.cached_property
-    def json(self) -> Any:
-        """The text of the answer, which must be JSON, as a value. Raise TemplateError."""
-        return self._decoded("json", self.content)
-
-    def _decoded(self, member: str, text: bytes | str) -> Any:
-        self._room.take(len(text), f"stages.{self._name}.{member}")
-        try:
-            return msgspec.json.decode(text)
-        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-            raise TemplateError(f"stages.{self._name}.{member} is no valid JSON: {error}") from None
-
-    def __str__(self) -> str:
-        return self.content
+def room_for_values(size: int = MAX_JSON_BYTES) -> Budget:
+    """Return the bytes of results that the texts of one stage may read as values."""
+    return Budget(size, "results that are read as values, and not by their texts (`content`),")
 
 
 class Outcome:
-    """A stage that is done, or was skipped, as texts of later ones read it."""
+    """A stage that is done, or was skipped, as texts of later ones read it; or a part of it."""
 
-    def __init__(self, name: str, results: Sequence[bytes], room: Room, *, each: bool = False) -> None:
+    def __init__(self, name: str, results: Sequence[bytes], room: Budget, *, each: bool = False) -> None:
         """`each`: it has a list of parts, however many."""
         self.skipped = not results
-        self.parts = [Answer(name, raw, room) for raw in results]
+        self._name = name
+        self._results = results
+        self._room = room
         self._each = each
+
+    @property
+    def parts(self) -> list["Outcome"]:
+        """Its parts."""
+        return [Outcome(self._name, [raw], self._room) for raw in self._results]
 
     @functools.cached_property
     def content(self) -> str:
         """Its text; the texts of its parts one after the other."""
-        return PARTED.join(part.content for part in self.parts)
+        return PARTED.join(map(text_of, self._results))
 
     @functools.cached_property
     def result(self) -> Any:
         """Its answer, or the list of all answers; None if it was skipped. Raise TemplateError."""
-        return self._of([part.result for part in self.parts])
+        return self._values("result", self._results)
 
     @functools.cached_property
     def json(self) -> Any:
-        """Its text as JSON, or the list of all. Raise TemplateError."""
-        return self._of([part.json for part in self.parts])
+        """Its text, which must be JSON, as a value, or the list of all. Raise TemplateError."""
+        return self._values("json", [text_of(raw) for raw in self._results])
 
-    def _of(self, values: list[Any]) -> Any:
+    def _values(self, member: str, texts: Sequence[bytes | str]) -> Any:
+        values = []
+        for text in texts:
+            self._room.count(len(text))
+            try:
+                values.append(msgspec.json.decode(text))
+            except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+                raise TemplateError(f"stages.{self._name}.{member} is no valid JSON: {error}") from None
         if self._each:
             return values
         return values[0] if values else None

@@ -22,26 +22,18 @@ def read_credits(value: Any, least: int = 0, most: int = MAX_CREDITS) -> int:
     `least`, `most`: credits.
     """
     wrong = ValueError('should be a number of credits, such as 12.5 or "12.5"')
-    beyond = ValueError(f"should be from {least} to {most} credits")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise wrong
-    if isinstance(value, str):
-        text = value.strip()
-    elif abs(value) > most:
-        raise beyond
-    else:
-        text = f"{Decimal(repr(value)):f}"
-    if not _AMOUNT.fullmatch(text):
+    if isinstance(value, str) and not _AMOUNT.fullmatch(value.strip()):
         raise wrong
-    whole, _, fraction = text.lstrip("+-").partition(".")
-    fraction = fraction.rstrip("0")
-    if len(fraction) > DECIMALS:
+    amount = Decimal(repr(value) if isinstance(value, float) else value)
+    if amount.is_nan():
+        raise wrong
+    if not least <= amount <= most:
+        raise ValueError(f"should be from {least} to {most} credits")
+    if round(amount, DECIMALS) != amount:
         raise ValueError(f"has more than {DECIMALS} decimals")
-    micro = int(whole) * MICRO + int(fraction.ljust(DECIMALS, "0"))
-    micro = -micro if text.startswith("-") else micro
-    if not least * MICRO <= micro <= most * MICRO:
-        raise beyond
-    return micro
+    return int(amount * MICRO)
 
 
 def credits_of(micro: int) -> Decimal:

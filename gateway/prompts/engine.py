@@ -5,7 +5,7 @@ fill a place with a large value all the same, so the size of the texts of a prom
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -20,36 +20,11 @@ MAX_CHARS = 16 << 20
 MAX_SECONDS = 0.15
 """Of the processor, until the last part of a text is written: the event loop waits meanwhile."""
 MAX_TEMPLATE_CHARS = 262_144
-_FILTERS = frozenset(
-    {
-        *(
-            "capitalize",
-            "count",
-            "default",
-            "d",
-            "dictsort",
-            "first",
-            "float",
-            "int",
-            "items",
-            "join",
-            "last",
-        ),
-        *(
-            "length",
-            "list",
-            "lower",
-            "map",
-            "max",
-            "min",
-            "reject",
-            "rejectattr",
-            "reverse",
-            "round",
-            "select",
-        ),
-        *("selectattr", "sort", "string", "sum", "tojson", "trim", "truncate", "unique", "upper"),
-    }
+_FILTERS = (
+    *("capitalize", "count", "default", "d", "dictsort", "first", "float", "int", "items", "join"),
+    *("last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse"),
+    *("round", "select", "selectattr", "sort", "string", "sum", "tojson", "trim", "truncate"),
+    *("unique", "upper"),
 )
 """Filters whose work grows no faster than the value that they are given."""
 _NOT_HERE = (
@@ -60,15 +35,16 @@ _NOT_HERE = (
 
 
 class Budget:
-    """The bytes that the texts of one prompt may still have."""
+    """The bytes that the texts of one prompt, or something else, may still have."""
 
-    def __init__(self, size: int = MAX_CHARS) -> None:
+    def __init__(self, size: int = MAX_CHARS, what: str = "the prompt") -> None:
         """`size`: bytes of all texts together, in UTF-8."""
         self.size = self.most = size
+        self._what = what
 
     def take(self, text: str) -> str:
         """Count a text. Raise TemplateError."""
-        self._count(len(text) if text.isascii() else len(text.encode(errors="surrogatepass")))
+        self.count(len(text) if text.isascii() else len(text.encode(errors="surrogatepass")))
         return text
 
     def put(self, value: Any) -> Any:
@@ -81,13 +57,14 @@ class Budget:
             raise TemplateError(
                 "a value cannot be written as JSON: a stage has content, result and json"
             ) from None
-        self._count(size)
+        self.count(size)
         return value
 
-    def _count(self, size: int) -> None:
+    def count(self, size: int) -> None:
+        """Count bytes. Raise TemplateError."""
         self.size -= size
         if self.size < 0:
-            raise TemplateError(f"the prompt would have more than {self.most} bytes")
+            raise TemplateError(f"{self._what} would have more than {self.most} bytes")
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -107,7 +84,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 _sandbox = _Sandbox()
-_NOTHING: frozenset[Any] = frozenset()
 
 
 class Text:
@@ -120,8 +96,8 @@ class Text:
         """Raise TemplateError."""
         if len(source) > MAX_TEMPLATE_CHARS:
             raise TemplateError(f"the text has more than {MAX_TEMPLATE_CHARS} characters")
-        self.variables: frozenset[str] = _NOTHING
-        self.reads: frozenset[tuple[str, ...]] = _NOTHING
+        self.variables: frozenset[str] = frozenset()
+        self.reads: frozenset[tuple[str, ...]] = frozenset()
         self._plain = None if has_places(source) else source
         self._path: tuple[str, ...] | None = None
         if self._plain is not None:
@@ -137,8 +113,11 @@ class Text:
             raise TemplateError(
                 f"line {node.lineno}: calls, include, import, extends, block and macro are not for prompts; use filters"
             )
-        self.reads = frozenset(_reads(tree))
-        self._path = _only_path(tree)
+        read = map(_path_of, tree.find_all((nodes.Name, nodes.Getattr, nodes.Getitem)))
+        self.reads = frozenset(filter(None, read))
+        match tree.body:
+            case [nodes.Output(nodes=[node])]:
+                self._path = _path_of(node)
         for loop in tree.find_all(nodes.For):  # so that `render` compares the time in each round
             loop.body.insert(0, nodes.Output([nodes.TemplateData("")]))
         try:
@@ -146,14 +125,12 @@ class Text:
         except (JinjaError, RecursionError, SyntaxError) as error:
             raise TemplateError(str(error)) from None
 
-    def value(self, variables: Mapping[str, Any], budget: Budget) -> Any:
-        """Return the value of a text that is only one place, also a list or an object; of any other text as `render`. Raise
-        TemplateError."""
-        return self.render(variables, budget) if self._path is None else budget.put(self._found(variables))
-
-    def looked_at(self, variables: Mapping[str, Any], budget: Budget) -> Any:
-        """Return the same where the value becomes no part of a prompt and need not be JSON. Raise TemplateError."""
-        return self.render(variables, budget) if self._path is None else self._found(variables)
+    def value(self, variables: Mapping[str, Any], budget: Budget, *, part: bool = True) -> Any:
+        """Return the value of a text that is only one place, also a list or an object; of any other text as `render`. `part`: it
+        becomes a part of a prompt, so it must be JSON, and counts. Raise TemplateError."""
+        if self._path is None:
+            return self.render(variables, budget)
+        return budget.put(self._found(variables)) if part else self._found(variables)
 
     def _found(self, variables: Mapping[str, Any]) -> Any:
         assert self._path is not None
@@ -205,19 +182,3 @@ def _path_of(node: nodes.Node) -> tuple[str, ...] | None:
         case _:
             return None
     return None if before is None else (*before, part)
-
-
-def _reads(tree: nodes.Template) -> Iterator[tuple[str, ...]]:
-    """Yield the paths that it reads of variables, and all their beginnings."""
-    for node in tree.find_all((nodes.Name, nodes.Getattr, nodes.Getitem)):
-        if (path := _path_of(node)) is not None:
-            yield path
-
-
-def _only_path(tree: nodes.Template) -> tuple[str, ...] | None:
-    """Return the path of the one place that the text is, if it is nothing else."""
-    match tree.body:
-        case [nodes.Output(nodes=[node])]:
-            return _path_of(node)
-        case _:
-            return None

@@ -27,12 +27,6 @@ class Prompt(NamedTuple):
     """The locale of the messages that were used; '' = those for every locale."""
 
 
-class _Message(NamedTuple):
-    role: str
-    content: Any
-    """A `Text`; or lists and objects as in JSON, with a `Text` for each text."""
-
-
 @functools.lru_cache(KEPT_TEXTS)
 def _kept_text(source: str) -> Text:
     """Return a short text, cached: each use of its chain or template would compile it again."""
@@ -60,6 +54,7 @@ def _text(source: str) -> Text:
 
 
 def texts_in(value: Any) -> list[Text]:
+    """Return the texts of what `compiled` returned."""
     match value:
         case Text():
             return [value]
@@ -90,12 +85,13 @@ class Template:
         self.parameters = dict(parameters or {})
         self.json_schema = json_schema
         self._configured = {locale: list(listed) for locale, listed in messages.items()}
-        self._messages: dict[str, list[_Message]] = {}
+        self._messages: dict[str, list[dict[str, Any]]] = {}
+        """By locale: with a `Text` for each text of their contents."""
         for locale, listed in messages.items():
             made = self._messages[locale] = []
             for number, (role, content) in enumerate(listed):
                 try:
-                    made.append(_Message(role, compiled(content)))
+                    made.append({"role": role, "content": compiled(content)})
                 except TemplateError as error:
                     where = f"of locale {locale}" if locale else ""
                     raise TemplateError(f"message {number + 1} {where}".strip() + f": {error}") from None
@@ -117,49 +113,36 @@ class Template:
 
     def variables(self, locale: str = "") -> list[str]:
         """Return the variables of the messages for a locale."""
-        _, messages = self._of(locale)
-        return sorted(
-            {name for message in messages for text in texts_in(message.content) for name in text.variables}
-        )
+        return _variables(self._messages[self._used(locale)])
 
     @property
     def texts(self) -> list[Text]:
         """The texts of all messages."""
-        return [
-            text
-            for messages in self._messages.values()
-            for message in messages
-            for text in texts_in(message.content)
-        ]
+        return texts_in(list(self._messages.values()))
 
     @property
     def all_variables(self) -> list[str]:
         """The variables of all messages."""
-        return sorted({name for locale in self._messages for name in self.variables(locale)})
+        return _variables(list(self._messages.values()))
 
     def holds_image(self, variables: Mapping[str, Any], locale: str = "") -> bool:
         """Return whether the messages show an image: a given variable's, or always."""
-        _, messages = self._of(locale)
-        parts = [
-            part for message in messages if isinstance(message.content, list) for part in message.content
-        ]
+        contents = [message["content"] for message in self._messages[self._used(locale)]]
+        parts = [part for content in contents if isinstance(content, list) for part in content]
         images = [texts_in(part) for part in parts if "image_url" in part]
-        named = {name for texts in images for text in texts for name in text.variables}
-        return any(variables.get(name) for name in named) or any(
-            texts and not any(text.variables for text in texts) for texts in images
-        )
+        if any(variables.get(name) for texts in images for name in _variables(texts)):
+            return True
+        return any(texts and not _variables(texts) for texts in images)
 
-    def _of(self, locale: str) -> tuple[str, list[_Message]]:
-        """Return the messages for a locale: its own, those of its language, those for every one, those of the default."""
+    def _used(self, locale: str) -> str:
+        """Return the locale whose messages are used for one: itself, its language, the one of all others, the default."""
         wanted = locale or self.default_locale
-        for one in (wanted, wanted.replace("_", "-").partition("-")[0], ""):
-            if one in self._messages:
-                return one, self._messages[one]
-        return self.default_locale, self._messages[self.default_locale]
+        choices = (wanted, wanted.replace("_", "-").partition("-")[0], "")
+        return next((one for one in choices if one in self._messages), self.default_locale)
 
     def configured(self, locale: str = "") -> tuple[str, list[tuple[str, Any]]]:
         """Return the locale whose messages are used for a locale, and role and content of each, as they were configured."""
-        used, _ = self._of(locale)
+        used = self._used(locale)
         return used, self._configured[used]
 
     def render(
@@ -171,7 +154,7 @@ class Template:
     ) -> Prompt:
         """Return the body that these variables make, with texts of at most `most` bytes, or within a shared `budget`. Raise
         VariablesError and TemplateError."""
-        used, messages = self._of(locale)
+        used = self._used(locale)
         known = self.variables(used)
         missing = [name for name in known if name not in variables and name not in self.optional]
         unknown = sorted(variables.keys() - set(known) - self.optional)
@@ -179,12 +162,11 @@ class Template:
             raise VariablesError(missing, unknown, known)
         filled = {**dict.fromkeys(self.optional, ""), **variables}
         filled = {name: "" if value is None else value for name, value in filled.items()}
-        budget, made = budget or Budget(most), []
-        for message in messages:
-            content = mapped(message.content, Text, lambda text: text.render(filled, budget))
-            if isinstance(content, list):
-                content = [part for part in content if not _is_no_image(part)]
-            made.append({"role": message.role, "content": content})
+        budget = budget or Budget(most)
+        made = mapped(self._messages[used], Text, lambda text: text.render(filled, budget))
+        for message in made:
+            if isinstance(message["content"], list):
+                message["content"] = [part for part in message["content"] if not _is_no_image(part)]
         body: dict[str, Any] = {"messages": made, **self.parameters}
         if self.json_schema is not None:
             body["response_format"] = {
@@ -192,6 +174,10 @@ class Template:
                 "json_schema": {"name": _schema_name(self.name), "schema": self.json_schema},
             }
         return Prompt(body, used)
+
+
+def _variables(compiled_value: Any) -> list[str]:
+    return sorted({name for text in texts_in(compiled_value) for name in text.variables})
 
 
 def _is_no_image(part: dict[str, Any]) -> bool:

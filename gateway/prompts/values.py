@@ -26,7 +26,7 @@ class Expression:
         """Return the value; None for an unknown name. Raise TemplateError."""
         if self.path and self.path[0] not in variables:
             return None
-        return self.text.looked_at(variables, budget)
+        return self.text.value(variables, budget, part=False)
 
     def holds(self, variables: Mapping[str, Any], budget: Budget) -> bool:
         """Return whether it is true: a text is unless it is empty or says that it is not (`False`, `0`, `none`, `no`). Raise

@@ -4,10 +4,10 @@ Redis keeps a log until SQL has it, so another replica repeats the work of one t
 row is written (tasks/pending_response.py). Its log then waits in Redis until the task is older than ROW_WITHIN_MS."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import structlog
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -33,7 +33,7 @@ gateway died."""
 MAX_CONCURRENT = 4
 """Logs that are read at the same time."""
 LARGE = 256 * 1024
-"""A part of this many bytes is packed in a thread; so is the answer of such a log made."""
+"""A part of this many bytes is packed in a thread."""
 
 
 class Collected(NamedTuple):
@@ -47,17 +47,6 @@ class Collected(NamedTuple):
     """Items, a JSON list."""
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows of the table of logs."""
-        task = self.row.task_id
-        return [{"task": task, "part": part, "events": events} for part, events in enumerate(self.parts)]
-
-    @property
-    def size(self) -> int:
-        """The bytes to add to the size in its row."""
-        return len(self.output) + sum(map(len, self.parts))
-
-    @property
     def values(self) -> dict[str, Any]:
         """The parameters of `_ENDED`."""
         return {
@@ -65,14 +54,8 @@ class Collected(NamedTuple):
             "at": self.ended,
             "as_": self.status,
             "output_": self.output,
-            "more": self.size,
+            "more": len(self.output) + sum(map(len, self.parts)),
         }
-
-    @property
-    def end(self) -> End:
-        """The event for webhooks."""
-        row = self.row
-        return End(row.owner, f"response.{self.status}", row.id, self.ended)
 
 
 class LogArchive:
@@ -103,7 +86,14 @@ class LogArchive:
         early = {task_id for task_id, record in ends if task_id not in there and _is_young(record)}
         new = [row for row in rows if row.ended is None or row.ended < ended[row.task_id]]
         turns = asyncio.Semaphore(MAX_CONCURRENT)
-        made = await gather_all(self._whole(row, ended[row.task_id], turns) for row in new)
+
+        async def whole(row: Row) -> Collected | None:
+            async with turns:
+                with contextlib.suppress(Lost):  # it was dropped
+                    return await self._collect(row, ended[row.task_id])
+            return None
+
+        made = await gather_all(map(whole, new))
         collected = [found for found in made if found is not None]
         if collected:
             async with self._database.writing() as connection:
@@ -111,13 +101,6 @@ class LogArchive:
             for found in collected:
                 self._wrote(found.row.owner)
         return early
-
-    async def _whole(self, row: Row, ended: int, turns: asyncio.Semaphore) -> Collected | None:
-        try:
-            async with turns:
-                return await self._collect(row, ended)
-        except Lost:
-            return None  # it was dropped
 
     async def _collect(self, row: Row, ended: int) -> Collected | None:
         """Return the whole log of a task that has ended; None: it is too large. Raise Lost and StoreError."""
@@ -138,8 +121,7 @@ class LogArchive:
             for event in events:
                 view.feed(event)
             if events[-1].terminal:
-                outcome = outcome_of(view) if size < LARGE else await asyncio.to_thread(outcome_of, view)
-                return Collected(row, ended, parts, *outcome)
+                return Collected(row, ended, parts, view.response_status, b"[%b]" % b",".join(view.output()))
             epoch, seq = events[-1].epoch, events[-1].seq
 
 
@@ -178,17 +160,15 @@ async def _write(connection: AsyncConnection, collected: Sequence[Collected]) ->
     if replaced:
         await connection.execute(_REPLACED, {"tasks": replaced})
     await connection.execute(_ENDED, [found.values for found in new])
-    await connection.execute(_PARTS, [part for found in new for part in found.rows])
-    await enqueue(connection, [found.end for found in new if found.row.background])
-
-
-def outcome_of(view: ResponsesBodyView) -> tuple[str, bytes]:
-    """Return the status and the output of a view that was fed a whole log."""
-    return _read_body(view.body()).status, b"[%b]" % b",".join(view.output())
-
-
-class _Body(msgspec.Struct):
-    status: str
-
-
-_read_body = msgspec.json.Decoder(_Body).decode
+    parts = [
+        {"task": found.row.task_id, "part": part, "events": events}
+        for found in new
+        for part, events in enumerate(found.parts)
+    ]
+    await connection.execute(_PARTS, parts)
+    ends = [
+        End(found.row.owner, f"response.{found.status}", found.row.id, found.ended)
+        for found in new
+        if found.row.background
+    ]
+    await enqueue(connection, ends)

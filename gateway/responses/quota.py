@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Final
 
 from sqlalchemy import bindparam, delete, func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
@@ -21,10 +20,14 @@ PAGE = 50
 """Responses that are deleted together: they may be large."""
 
 _c = responses.c
-_mine = (_c.user_name == bindparam("user"), _c.key_id == bindparam("key_id"))
-_STORED: Final = select(func.coalesce(func.sum(_c.size), 0)).where(*_mine)
-_OLDEST: Final = select(_c.task, _c.size).where(*_mine).order_by(_c.created).limit(PAGE)
-_DELETE: Final = delete(responses).where(_c.task.in_(bindparam("tasks", expanding=True)))
+_sums = (
+    select(_c.task, func.sum(_c.size).over(order_by=(_c.created.desc(), _c.task)).label("sum"))
+    .where(_c.user_name == bindparam("user"), _c.key_id == bindparam("key_id"))
+    .subquery()
+)
+"""A caller's responses, each with the bytes of it and all newer ones."""
+_excess = select(_sums.c.task).where(_sums.c.sum > bindparam("most")).limit(PAGE)
+_DELETE: Final = delete(responses).where(_c.task.in_(_excess))
 
 
 class StorageQuota(Periodic):
@@ -53,26 +56,8 @@ class StorageQuota(Periodic):
             self._wrote.pop(owner, None)
 
     async def _delete_excess(self, owner: Owner) -> None:
-        whose = {"user": owner.user, "key_id": owner.key_id}
-        async with self._database.reporting() as connection:
-            stored = await connection.scalar(_STORED, whose)
-        excess = int(stored or 0) - self._most()
-        while excess > 0:
+        values = {"user": owner.user, "key_id": owner.key_id, "most": self._most()}
+        deleted = PAGE
+        while deleted == PAGE:
             async with self._database.writing() as connection:
-                deleted = await _delete_oldest(connection, whose, excess)
-            if not deleted:
-                return
-            excess -= deleted
-
-
-async def _delete_oldest(connection: AsyncConnection, whose: dict[str, str], excess: int) -> int:
-    """Delete a page of a caller's oldest responses, of `excess` bytes at most and one more; return their bytes."""
-    deleted, tasks = 0, list[str]()
-    for task, size in await connection.execute(_OLDEST, whose):
-        if deleted >= excess:
-            break
-        tasks.append(task)
-        deleted += size
-    if tasks:
-        await connection.execute(_DELETE, {"tasks": tasks})
-    return deleted
+                deleted = (await connection.execute(_DELETE, values)).rowcount

@@ -13,7 +13,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import responses
 from fairlane.gateway.responses.rows import New
-from fairlane.queues.loops import cancel_and_wait
+from fairlane.queues.loops import Periodic
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -32,8 +32,12 @@ _INSERT: Final[Mapping[str, Any]] = {
 Waiting = tuple[New, asyncio.Future[None]]
 
 
-class ResponseWriter:
+class ResponseWriter(Periodic):
     """See the module."""
+
+    name = "write responses"
+    interval_s = 60.0  # `wake` ends the wait
+    wake: asyncio.Event
 
     def __init__(
         self,
@@ -49,16 +53,11 @@ class ResponseWriter:
         self._count = count
         self._waiting: list[Waiting] = []
         self._waiting_bytes = 0
-        self._wanted = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start to write."""
-        self._task = asyncio.create_task(self._run(), name="write-responses")
+        self.wake = asyncio.Event()
 
     async def close(self) -> None:
         """Stop. Responses that still wait are rejected."""
-        await cancel_and_wait(self._task)
+        await super().close()
         self._reject(DatabaseUnavailable("the gateway stops"))
 
     async def check(self) -> None:
@@ -74,7 +73,7 @@ class ResponseWriter:
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((new, written))
         self._waiting_bytes += new.size
-        self._wanted.set()
+        self.wake.set()
         try:
             await written
         except DatabaseUnavailable:
@@ -82,15 +81,13 @@ class ResponseWriter:
             raise
         self._count(new.size)
 
-    async def _run(self) -> None:
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            try:
-                while page := self._take():
-                    await self._insert(page)
-            except DatabaseUnavailable as error:
-                self._reject(error)
+    async def step(self) -> None:
+        """Write the responses that wait."""
+        try:
+            while page := self._take():
+                await self._insert(page)
+        except DatabaseUnavailable as error:
+            self._reject(error)
 
     def _take(self) -> list[Waiting]:
         """Return the next responses, without those whose caller has left."""
@@ -106,21 +103,18 @@ class ResponseWriter:
 
     async def _insert(self, page: Sequence[Waiting]) -> None:
         """Write a page. Raise DatabaseUnavailable after the callers of the page were rejected."""
+        failure: DatabaseUnavailable | None = DatabaseUnavailable("the gateway stops")
         try:
             await self._commit([new for new, _ in page])
+            failure = None
         except DatabaseUnavailable as error:
-            _reject(page, error)
-            raise
-        except asyncio.CancelledError:
-            _reject(page, DatabaseUnavailable("the gateway stops"))
+            failure = error
             raise
         except Exception as error:
             log.exception("responses cannot be stored", task_ids=[new.row.task_id for new, _ in page])
-            _reject(page, DatabaseUnavailable(f"a response cannot be stored: {type(error).__name__}"))
-        else:
-            for _, written in page:
-                if not written.done():
-                    written.set_result(None)
+            failure = DatabaseUnavailable(f"a response cannot be stored: {type(error).__name__}")
+        finally:
+            _settle(page, failure)
 
     async def _commit(self, page: Sequence[New]) -> None:
         async with self._database.writing(WRITE_S) as connection:
@@ -135,31 +129,20 @@ class ResponseWriter:
 
     def _reject(self, error: DatabaseUnavailable) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        _reject(waiting, error)
+        _settle(waiting, error)
 
 
-def _reject(page: Sequence[Waiting], error: DatabaseUnavailable) -> None:
+def _settle(page: Sequence[Waiting], failure: DatabaseUnavailable | None) -> None:
     for _, written in page:
-        if not written.done():
-            written.set_exception(error)
+        if written.done():
+            continue
+        if failure is None:
+            written.set_result(None)
+        else:
+            written.set_exception(failure)
 
 
 def _values(new: New) -> dict[str, object]:
-    row = new.row
-    return {
-        "task": row.task_id,
-        "key_id": row.key_id,
-        "user_name": row.user,
-        "created": row.created,
-        "expires": row.expires,
-        "background": row.background,
-        "model": row.model,
-        "falls": row.falls,
-        "previous": row.previous,
-        "size": new.size,
-        "ended": None,
-        "status": "",
-        "echo": row.echo,
-        "input": new.input_items,
-        "output": None,
-    }
+    values = new.row._asdict()
+    values |= {"task": values.pop("task_id"), "user_name": values.pop("user")}
+    return {**values, "size": new.size, "input": new.input_items, "output": None}

@@ -12,8 +12,7 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.responses.request import StorageOptions
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request, too_large
-from fairlane.gateway.responses.archive_reader import ArchiveReader
-from fairlane.gateway.responses.logs import pack
+from fairlane.gateway.responses.logs import ArchiveReader, pack
 from fairlane.gateway.responses.rows import CONTINUED, New, Row, Turn
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.tasks.cancel import Cancel

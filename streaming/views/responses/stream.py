@@ -383,8 +383,16 @@ class ResponsesBodyView(ResultView):
 
     def body(self) -> bytes:
         """Return the response object."""
-        state = self._stream.how or Ended(_STATES[self.status])
-        return response(self.info, self._echo, state, self.output(), responses_usage(self.usage))
+        return response(self.info, self._echo, self._how, self.output(), responses_usage(self.usage))
+
+    @property
+    def response_status(self) -> str:
+        """The `status` of the response object."""
+        return self._how.status.decode()
+
+    @property
+    def _how(self) -> Ended:
+        return self._stream.how or Ended(_STATES[self.status])
 
     def output(self) -> list[bytes]:
         """Return the output items, each one line of JSON, with their ids."""

@@ -5,7 +5,7 @@ import pytest
 
 from fairlane.gateway.chains.fields import chain_fields, place_of_chain
 from fairlane.gateway.chains.plan import Head, HeadStage, encode
-from fairlane.gateway.chains.results import Outcome, Room, text_of
+from fairlane.gateway.chains.results import Outcome, room_for_values, text_of
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.queues.chains import Chain, Stage
 from fairlane.queues.tasks import Place, State, Used, WaitEstimate
@@ -63,12 +63,12 @@ def test_the_estimate_is_until_the_last_stage_begins() -> None:
 
 
 def test_texts_read_of_a_stage_what_it_came_to() -> None:
-    one = Outcome("s", [b'{"choices":[{"message":{"content":"[1]"}}]}'], Room())
+    one = Outcome("s", [b'{"choices":[{"message":{"content":"[1]"}}]}'], room_for_values())
     assert (one.content, one.json, one.skipped) == ("[1]", [1], False)
-    several = Outcome("s", [b'"a"', b'{"content":"b"}'], Room(), each=True)
+    several = Outcome("s", [b'"a"', b'{"content":"b"}'], room_for_values(), each=True)
     assert (several.content, several.result, len(several.parts)) == ("a\n\nb", ["a", {"content": "b"}], 2)
-    none = Outcome("s", [], Room())
+    none = Outcome("s", [], room_for_values())
     assert (none.content, none.json, none.skipped) == ("", None, True)
-    with pytest.raises(TemplateError, match="too large"):
-        _ = Outcome("s", [b'"' + b"x" * 100 + b'"'], Room(10)).result
+    with pytest.raises(TemplateError, match="more than 10 bytes"):
+        _ = Outcome("s", [b'"' + b"x" * 100 + b'"'], room_for_values(10)).result
     assert text_of(b'{"x":1}') == '{"x":1}'
