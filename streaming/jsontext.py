@@ -4,15 +4,12 @@ Everything returned by `json_string` and `one_line` is safe inside one SSE `data
 split lines at the Unicode separators (U+0085, U+2028, U+2029) instead of at LF and CR only.
 """
 
-import functools
 from collections.abc import Iterable
 from itertools import accumulate
 
 import msgspec
 from msgspec import Raw
 
-KNOWN = 40
-"""Characters: longer names are not remembered."""
 MAX_DEPTH = 128
 """Levels that what callers and workers send may be nested: who reads it has a parser that gives up at some hundreds."""
 NULL = b"null"
@@ -131,15 +128,4 @@ def as_text(raw: bytes) -> bytes:
 
 def join_object(pairs: Iterable[tuple[str, bytes]]) -> bytes:
     """A JSON object of names and unparsed values, in the given order."""
-    return b"{%b}" % b",".join(
-        [(_known(name) if len(name) < KNOWN else _named(name)) + value for name, value in pairs]
-    )
-
-
-def _named(name: str) -> bytes:
-    """What stands before a member's value."""
-    return json_string(name) + b":"
-
-
-_known = functools.lru_cache(256)(_named)
-"""The same of a short name: most are always the same."""
+    return b"{%b}" % b",".join([json_string(name) + b":" + value for name, value in pairs])

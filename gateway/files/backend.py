@@ -1,12 +1,23 @@
 """The storage that the settings name."""
 
 from fairlane.gateway.files.disk import Disk
-from fairlane.gateway.files.s3 import S3
-from fairlane.gateway.files.storage import Storage
-from fairlane.gateway.settings import Directory, Settings, parse_storage
+from fairlane.gateway.files.storage import Storage, StorageError
+from fairlane.gateway.settings import Directory, Problem, Settings, SettingsError, parse_storage
 
 
 def storage_of(settings: Settings) -> Storage:
-    """Return the storage."""
+    """Return the storage. Raise SettingsError."""
     place = parse_storage(settings.files.storage, settings.data_dir)
-    return Disk(place.path) if isinstance(place, Directory) else S3(place)
+    if isinstance(place, Directory):
+        return Disk(place.path)
+    try:
+        from fairlane.gateway.files.s3 import S3  # noqa: PLC0415 - an extra, and only where it is wanted
+
+        return S3(place)
+    except ImportError as error:
+        reason = (
+            f"a bucket needs the extra `s3`: pip install '.[s3]' where Fairlane was installed from ({error})"
+        )
+    except StorageError as error:
+        reason = str(error)
+    raise SettingsError([Problem("files.storage", reason)])

@@ -4,12 +4,13 @@ import contextlib
 import errno
 import os
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from fairlane.gateway.files.storage import MARK, PIECE, NotStored, StorageError, StorageFull
+from fairlane.gateway.files.storage import MARK, PIECE, NotStored, Storage, StorageError, StorageFull, Writer
 from fairlane.queues.secure_files import DIRECTORY_MODE, FILE_MODE, make_private_directory
 
 MAX_THREADS = 4
@@ -20,8 +21,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 T = TypeVar("T")
 
 
-class Disk:
-    """See `Storage`."""
+class Disk(Storage):
+    """A directory. A read that has begun continues when the file is removed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -30,18 +31,16 @@ class Disk:
     def __str__(self) -> str:
         return str(self._directory)
 
-    async def write(self, name: str) -> "DiskWriter":
-        """See `Storage`."""
+    async def write(self, name: str) -> Writer:
         path = self._path(name)
-        return DiskWriter(self, path, await self.run(lambda: _create(self._directory, path)))
+        return DiskWriter(self, path, await self.run(partial(_create, self._directory, path)))
 
     async def read(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """See `Storage`. A read that has begun continues when the file is removed."""
         path = self._path(name)
-        number = await self.run(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        number = await self.run(partial(os.open, path, os.O_RDONLY | os.O_CLOEXEC))
         try:
             while start < end:
-                piece = await self.run(lambda at=start: os.pread(number, min(PIECE, end - at), at))  # type: ignore[misc]
+                piece = await self.run(partial(os.pread, number, min(PIECE, end - start), start))
                 if not piece:
                     raise NotStored(f"{path} is cut off at {start}")
                 start += len(piece)
@@ -50,8 +49,7 @@ class Disk:
             os.close(number)
 
     async def remove(self, name: str) -> None:
-        """See `Storage`."""
-        await self.run(lambda: self._path(name).unlink(missing_ok=True), abandon=True)
+        await self.run(partial(self._path(name).unlink, missing_ok=True), abandon=True)
 
     async def run(self, work: Callable[[], T], *, abandon: bool = False) -> T:
         """Call `work` in a thread; with `abandon`, a cancellation does not wait for it. Raise StorageError for an OSError."""
@@ -64,39 +62,26 @@ class Disk:
             raise kind(f"{error.filename or self._directory}: {error.strerror}") from error
 
     def _path(self, name: str) -> Path:
-        return self._directory / (
-            name if name == MARK else f"{name[-2:]}/{name}"
-        )  # so that no directory has too many files
+        # by the end of its name, so that no directory has too many files
+        return self._directory / (name if name == MARK else f"{name[-2:]}/{name}")
 
 
-class DiskWriter:
-    """See `Writer`."""
-
+class DiskWriter(Writer):
     def __init__(self, disk: Disk, path: Path, number: int) -> None:
         self._disk = disk
         self._path = path
         self._number = number
 
     async def write(self, block: bytes) -> None:
-        """See `Writer`."""
-        await self._disk.run(lambda: _append(self._number, block))
+        await self._disk.run(partial(_append, self._number, block))
 
     async def finish(self) -> None:
-        """See `Writer`."""
-        await self._disk.run(self._sync)
-
-    async def close(self) -> None:
-        """See `Writer`."""
-        os.close(self._number)
-
-    def _sync(self) -> None:
-        os.fsync(self._number)
+        await self._disk.run(partial(os.fsync, self._number))
         for directory in (self._path.parent, self._path.parent.parent):
-            number = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(number)
-            finally:
-                os.close(number)
+            await self._disk.run(partial(_sync_directory, directory))
+
+    def close(self) -> None:
+        os.close(self._number)
 
 
 def _create(directory: Path, path: Path) -> int:
@@ -117,3 +102,11 @@ def _append(number: int, block: bytes) -> None:
     view = memoryview(block)
     while view:
         view = view[os.write(number, view) :]
+
+
+def _sync_directory(directory: Path) -> None:
+    number = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

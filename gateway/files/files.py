@@ -135,8 +135,7 @@ class Files(Periodic):
                 arriving = Arriving(self, writer, row, limit, reserved if limited else limit)
                 yield arriving
             finally:
-                with contextlib.suppress(StorageError):
-                    await writer.close()
+                writer.close()
         finally:
             if arriving is None or not arriving.finished:
                 with contextlib.suppress(DatabaseUnavailable):
@@ -254,7 +253,7 @@ class Files(Periodic):
         writer = await self._storage.write(MARK)
         await writer.write(mark.encode())
         await writer.finish()
-        await writer.close()
+        writer.close()
         return mark
 
     async def _read_mark(self) -> str | None:

@@ -3,15 +3,18 @@
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fairlane.gateway.files.storage import PIECE, NotStored, StorageError
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from fairlane.gateway.files.storage import PIECE, NotStored, Storage, StorageError, Writer
 from fairlane.gateway.settings import Bucket
 
 if TYPE_CHECKING:
     from obstore import AsyncWritableFile
-    from obstore.store import S3Config, S3Store
+    from obstore.store import S3Config
 
 PART = 8 << 20
 """Bytes of one part of an upload: a server takes 10,000 parts."""
@@ -22,30 +25,19 @@ CONNECT_S, REQUEST_S = 5, 60
 RETRIES, RETRY_S = 3, 20
 
 
-class S3:
-    """See `Storage`."""
+class S3(Storage):
+    """A bucket. An upload that is not finished may leave parts at the server, which its own rules remove."""
 
     def __init__(self, bucket: Bucket) -> None:
+        """Raise StorageError if the library rejects the settings."""
         self._bucket = bucket
-
-    @cached_property
-    def _store(self) -> "S3Store":
-        """Raise StorageError if the library is missing or rejects the settings."""
-        try:
-            from obstore.store import S3Store  # noqa: PLC0415 - an extra, and only where it is wanted
-        except ImportError as error:
-            raise StorageError(
-                f"files.storage is a bucket, which needs the extra `s3`: pip install '.[s3]' where Fairlane was installed from "
-                f"({error})"
-            ) from error
-        bucket = self._bucket
         options: S3Config = {"virtual_hosted_style_request": not bucket.path_style}
         if bucket.endpoint is not None:
             options["endpoint"] = bucket.endpoint
         if bucket.region is not None:
             options["region"] = bucket.region
         with _translated():
-            return S3Store(
+            self._store = S3Store(
                 bucket.name,
                 config=options,
                 client_options={
@@ -60,63 +52,48 @@ class S3:
         where = f" at {self._bucket.endpoint}" if self._bucket.endpoint else ""
         return f"s3://{self._bucket.name}/{self._bucket.prefix}{where}"
 
-    async def write(self, name: str) -> "S3Writer":
-        """See `Storage`."""
-        store, key = self._store, self._bucket.prefix + name
-        import obstore  # noqa: PLC0415
-
+    async def write(self, name: str) -> Writer:
+        key = self._bucket.prefix + name
         with _translated():
-            return S3Writer(
-                obstore.open_writer_async(store, key, buffer_size=PART, max_concurrency=MAX_PARTS)
+            return _S3Writer(
+                obstore.open_writer_async(self._store, key, buffer_size=PART, max_concurrency=MAX_PARTS)
             )
 
     async def read(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """See `Storage`. Each piece is one request, so that no connection stays open between reads."""
-        store, key = self._store, self._bucket.prefix + name
-        import obstore  # noqa: PLC0415
-
+        # each piece is one request, so that no connection stays open between reads
         for at in range(start, end, PIECE):
             to = min(at + PIECE, end)
             with _translated():
-                piece = bytes(await obstore.get_range_async(store, key, start=at, end=to))
+                key = self._bucket.prefix + name
+                piece = bytes(await obstore.get_range_async(self._store, key, start=at, end=to))
             if len(piece) != to - at:
                 raise StorageError(f"{name} is cut off at {at + len(piece)}")
             yield piece
 
     async def remove(self, name: str) -> None:
-        """See `Storage`."""
-        store, key = self._store, self._bucket.prefix + name
-        import obstore  # noqa: PLC0415
-
         with contextlib.suppress(NotStored), _translated():
-            await obstore.delete_async(store, key)
+            await obstore.delete_async(self._store, self._bucket.prefix + name)
 
 
-class S3Writer:
-    """See `Writer`. An upload that is not finished may leave parts at the server, which its own rules remove."""
-
+class _S3Writer(Writer):
     def __init__(self, file: "AsyncWritableFile") -> None:
         self._file = file
 
     async def write(self, block: bytes) -> None:
-        """See `Writer`."""
         with _translated():
             await self._file.write(block)
 
     async def finish(self) -> None:
-        """See `Writer`."""
         with _translated():
             await self._file.close()
 
-    async def close(self) -> None:
-        """See `Writer`."""
+    def close(self) -> None:
+        """Do nothing: an upload is finished, or given up."""
 
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     """Raise the library's errors as StorageError. Their texts contain neither keys nor content."""
-    from obstore.exceptions import BaseError  # noqa: PLC0415
-
     try:
         yield
     except FileNotFoundError as error:

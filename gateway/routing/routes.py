@@ -1,7 +1,7 @@
 """Routes: the names that callers use instead of a model, and their rules for each tier. Pure."""
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -31,30 +31,27 @@ class Rule(NamedTuple):
     template: str = ""
 
 
-class Route:
-    """A route: its rules by tier, with images and without."""
+class Route(NamedTuple):
+    """A route: its rules by tier, without images and with them."""
 
-    def __init__(
-        self, name: str, plain: Mapping[str, Rule], vision: Mapping[str, Rule] | None = None
-    ) -> None:
-        self.name = name
-        self._plain = plain
-        self._vision = vision
+    name: str
+    plain: Mapping[str, Rule]
+    vision: Mapping[str, Rule] | None = None
+    """None: requests with images have no rules of their own."""
 
     @property
     def varies_by_image(self) -> bool:
         """Whether requests with images have rules of their own."""
-        return self._vision is not None
+        return self.vision is not None
 
     def rule(self, tier: str, *, image: bool = False) -> Rule:
         """Return the rule for a tier."""
-        rules = self._vision if image and self._vision is not None else self._plain
-        return rules[tier]
+        return (self.plain if self.vision is None or not image else self.vision)[tier]
 
     @property
     def rules(self) -> list[Rule]:
         """All rules."""
-        return [*self._plain.values(), *(self._vision or {}).values()]
+        return [*self.plain.values(), *(self.vision or {}).values()]
 
 
 class Routes:
@@ -94,28 +91,22 @@ class Routes:
         return {pair for rule in rules for pair in combinations((rule.model, *rule.fallbacks), 2)}
 
     def _compiled(self, name: str, route: RouteSettings, settings: Settings) -> Route:
-        plain, vision = {}, {}
+        plain: dict[str, Rule] = {}
+        vision: dict[str, Rule] = {}
         for tier in settings.tiers:
-            layers: list[RouteRule] = [route]
-            if tier in route.tiers:
-                layers.append(route.tiers[tier])
+            layers: list[RouteRule | None] = [route, route.tiers.get(tier)]
             plain[tier] = self._rule(name, layers, settings)
             if route.vision is not None:
-                layers = [*layers, route.vision]
-                if tier in route.vision.tiers:
-                    layers.append(route.vision.tiers[tier])
+                layers += [route.vision, route.vision.tiers.get(tier)]
                 vision[tier] = self._rule(name, layers, settings)
-        return Route(name, plain, vision if route.vision is not None else None)
+        return Route(name, plain, vision or None)
 
     @staticmethod
-    def _rule(name: str, layers: list[RouteRule], settings: Settings) -> Rule:
+    def _rule(name: str, layers: Sequence[RouteRule | None], settings: Settings) -> Rule:
         values: dict[str, Any] = {}
-        for layer in layers:
-            values |= {
-                field: value
-                for field in RouteRule.model_fields
-                if (value := getattr(layer, field)) is not None
-            }
+        for layer in filter(None, layers):
+            set_here = ((field, getattr(layer, field)) for field in RouteRule.model_fields)
+            values |= {field: value for field, value in set_here if value is not None}
         model = settings.models.get(values.get("model", ""))
         if model is not None:
             values.setdefault("fallbacks", model.fallbacks)

@@ -5,7 +5,6 @@ has a deadline.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import signal
 import socket
@@ -98,13 +97,12 @@ class Checker:
     async def _ask(self, schema: bytes, texts: list[bytes], user: str) -> Verdict:
         """Wait for a turn, at most PATIENCE_S, and ask."""
         key = user.partition("/")[0]  # (the users of a delegating key are named behind it)
-        async with contextlib.AsyncExitStack() as turn:
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    await turn.enter_async_context(self._semaphore.hold(key))
-            except TimeoutError:
-                return LATE
-            return await self._ask_now(msgspec.msgpack.encode((schema, texts)), user)
+        try:
+            async with asyncio.timeout(PATIENCE_S) as patience, self._semaphore.hold(key):
+                patience.reschedule(None)
+                return await self._ask_now(msgspec.msgpack.encode((schema, texts)), user)
+        except TimeoutError:
+            return LATE
 
     async def _ask_now(self, question: bytes, user: str) -> Verdict:
         if self._closed.is_set():

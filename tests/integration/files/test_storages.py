@@ -31,7 +31,7 @@ async def written(storage: Storage, name: str, *blocks: bytes) -> None:
     for block in blocks:
         await writer.write(block)
     await writer.finish()
-    await writer.close()
+    writer.close()
 
 
 async def content(storage: Storage, name: str, start: int, end: int) -> list[bytes]:
@@ -53,7 +53,7 @@ async def keeps_its_promises(storage: Storage) -> None:
     assert await content(storage, NAME, 0, 11) == [b"another one"]
     half = await storage.write(OTHER)
     await half.write(b"a half")
-    await half.close()
+    half.close()
     for name in (NAME, OTHER):
         await storage.remove(name)
         await storage.remove(name)
@@ -84,13 +84,13 @@ async def test_a_full_disk_and_a_directory_that_cannot_be_written(
         patched.setattr(os, "write", full)
         with pytest.raises(StorageFull):
             await writer.write(b"x")
-    await writer.close()
+    writer.close()
     with monkeypatch.context() as patched:
         patched.setattr("fairlane.gateway.files.disk.KEEP_FREE", 1 << 60)
         writer = await disk.write(OTHER)
         with pytest.raises(StorageFull, match="would stay free"):
             await writer.write(b"x")
-        await writer.close()
+        writer.close()
     (tmp_path / "a-file").touch()
     with pytest.raises(StorageError):
         await Disk(tmp_path / "a-file").write(NAME)
