@@ -68,26 +68,20 @@ def next_stage(plan: Plan, after: int, results: Mapping[tuple[int, int], bytes])
         names = _names(plan, number, results, room)
         try:
             member = "when"
-            if stage.when is not None and not Expression(stage.when).holds(names, budget):
+            runs = stage.when is None or Expression(stage.when).holds(names, budget)
+            member = "each"
+            items = None if stage.each is None or not runs else Expression(stage.each).items(names, budget)
+            if not runs or items == []:
                 skipped.append(Stage(number, stage.name))
                 continue
-            member = "each"
-            items = None
-            if stage.each is not None:
-                items = Expression(stage.each).items(names, budget)
-                if not items:
-                    skipped.append(Stage(number, stage.name))
-                    continue
-                if len(items) > MAX_PARTS:
-                    raise TemplateError(f"it has {len(items)} items, and a stage may have {MAX_PARTS} parts")
+            if items is not None and len(items) > MAX_PARTS:
+                raise TemplateError(f"it has {len(items)} items, and a stage may have {MAX_PARTS} parts")
             member = _made_of(stage)
             built = _requests(plan, stage, names, items, budget)
             member = ""
             task, parts = _task(plan, stage, built)
-        except (TemplateError, VariablesError) as error:
+        except (TemplateError, VariablesError, ApiError) as error:
             raise StageFailed(number, stage, str(error), member) from None
-        except ApiError as error:
-            raise StageFailed(number, stage, error.message, member) from None
         return NextStage(Stage(number, stage.name), task, parts, tuple(skipped))
     return NoStage(tuple(skipped))
 

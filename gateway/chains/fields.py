@@ -19,19 +19,19 @@ ENDED = {State.COMPLETED: "COMPLETED", State.FAILED: "FAILED", State.CANCELLED: 
 def chain_fields(chain: Chain) -> dict[str, Any]:
     """Return a chain, as a poll shows it with its task: its stages, the one that it is in, and at its end the results."""
     head = read_head(chain.head)
-    number = chain.stage.number
-    stage = {"name": chain.stage.name, "index": number + 1, "of": len(head.stages)}
-    shown: dict[str, Any] = {"chain": head.name}
-    shown |= {"stageStatus": stage_status(head, chain), "stage": stage, "stages": stages_of(head, chain)}
+    shown: dict[str, Any] = {
+        "chain": head.name,
+        "stageStatus": ENDED.get(chain.state) or head.stages[chain.stage.number].status,
+        "stage": {"name": chain.stage.name, "index": chain.stage.number + 1, "of": len(head.stages)},
+        "stages": stages_of(head, chain),
+    }
     if chain.state is State.QUEUED and chain.parts and chain.begun:
         shown["status"] = "executing"
     if chain.state is State.FAILED:
         shown |= failure_fields(head, chain)
     elif chain.state in ENDED:
         shown["results"] = Raw(results_of(head, chain))
-    if chain.state in ENDED and (usage := usage_fields(used_by(chain.used))):
-        shown["usage"] = usage
-    return shown
+    return _with_usage(shown, used_by(chain.used)) if chain.state in ENDED else shown
 
 
 def failure_fields(head: Head, chain: Chain) -> dict[str, Any]:
@@ -59,20 +59,21 @@ def place_of_chain(place: Place, now: int, ran_ms: int, estimates: Sequence[Wait
 
 def stages_of(head: Head, chain: Chain) -> list[dict[str, Any]]:
     """Return each stage: its name and status, its usage if it is done, and its finished parts if it has several."""
-    return [_stage_of(head, chain, number) for number in range(len(head.stages))]
+    stages = []
+    for number, stage in enumerate(head.stages):
+        shown: dict[str, Any] = {"name": stage.name, "status": _status(chain, number)}
+        results = len(of_stage(chain.results, number))
+        if chain.stage.number == number and chain.parts:
+            shown |= {"parts": chain.parts, "partsDone": max(chain.done, results)}
+        elif results and stage.each:
+            shown |= {"parts": results, "partsDone": results}
+        stages.append(_with_usage(shown, used_by(chain.used, number)))
+    return stages
 
 
-def _stage_of(head: Head, chain: Chain, number: int) -> dict[str, Any]:
-    status = _status(chain, number)
-    shown: dict[str, Any] = {"name": head.stages[number].name, "status": status}
-    results = sum(1 for stage, _ in chain.results if stage == number)
-    if chain.stage.number == number and chain.parts:
-        shown |= {"parts": chain.parts, "partsDone": max(chain.done, results)}
-    elif results and head.stages[number].each:
-        shown |= {"parts": results, "partsDone": results}
-    if usage := usage_fields(used_by(chain.used, number)):
-        shown["usage"] = usage
-    return shown
+def _with_usage(shown: dict[str, Any], used: Used | None) -> dict[str, Any]:
+    usage = usage_fields(used)
+    return {**shown, "usage": usage} if usage else shown
 
 
 def _status(chain: Chain, number: int) -> str:
@@ -95,10 +96,7 @@ def final_stages(
     stages = []
     for number, stage in enumerate(head.stages):
         status = "completed" if number in completed else "failed" if number == failed else "skipped"
-        shown: dict[str, Any] = {"name": stage.name, "status": status}
-        if usage := usage_fields(used_by(used, number)):
-            shown["usage"] = usage
-        stages.append(shown)
+        stages.append(_with_usage({"name": stage.name, "status": status}, used_by(used, number)))
     return msgspec.json.encode(stages)
 
 
@@ -109,8 +107,3 @@ def results_of(head: Head, chain: Chain) -> bytes:
         if results := of_stage(chain.results, number):
             pairs.append((stage.name, whole(results, each=stage.each)))
     return join_object(pairs)
-
-
-def stage_status(head: Head, chain: Chain) -> str:
-    """Return the chain's `stageStatus`."""
-    return ENDED.get(chain.state) or head.stages[chain.stage.number].status

@@ -10,6 +10,7 @@ from fairlane.gateway.chains.plan import Plan as ChainPlan
 from fairlane.gateway.chains.plan import Prompt, Runs, StagePlan
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.credits.prices import unpack
+from fairlane.gateway.prompts.errors import VariablesError
 from fairlane.gateway.prompts.templates import Template
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
@@ -30,16 +31,14 @@ class Variables(NamedTuple):
     any: bool
     """A text reads all of them, whatever their names."""
 
-    def missing(self, given: Mapping[str, Any]) -> list[str]:
-        return sorted(self.required - given.keys())
-
-    def unknown(self, given: Mapping[str, Any]) -> list[str]:
-        return [] if self.any else sorted(given.keys() - self.required - self.optional)
-
     def filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values, with empty texts for optional variables that are missing."""
-        known = {**dict.fromkeys(self.optional, ""), **given}
-        return {name: "" if value is None else value for name, value in known.items()}
+        """Return the values, with empty texts for optional variables that are missing. Raise VariablesError."""
+        missing = sorted(self.required - given.keys())
+        unknown = [] if self.any else sorted(given.keys() - self.required - self.optional)
+        if missing or unknown:
+            raise VariablesError(missing, unknown, sorted(self.required | self.optional))
+        filled = {**dict.fromkeys(self.optional, ""), **given}
+        return {name: "" if value is None else value for name, value in filled.items()}
 
 
 def variables_of(
@@ -128,11 +127,6 @@ class _Planning(NamedTuple):
         requested = self.options.stream or (rule.stream and not self.options.sets_stream)
         return requested and last and self.stage.each is None
 
-    @property
-    def routed(self) -> bool:
-        """Whether its template is a route."""
-        return self.stage.template in self.current.plans.routes.named
-
     def stage_plan(self, plain: Plan, seeing: Plan) -> StagePlan:
         """Return the stage, by the plan of its model or route without an image, and with one."""
         stage = self.stage
@@ -170,7 +164,7 @@ class _Planning(NamedTuple):
             rule.fallback_after_ms if plan.fallbacks else 0,
             wait_ms,
             limit_ms,
-            _least(rule.max_output_tokens, claimed and claimed[1]),
+            min(filter(None, (rule.max_output_tokens, claimed and claimed[1])), default=0),
             claimed[0] if claimed else "max_tokens",
             settings.structured_output == "repair",
             self._prompt(rule),
@@ -179,8 +173,9 @@ class _Planning(NamedTuple):
     def _prompt(self, rule: Rule) -> Prompt | None:
         stage, optional = self.stage, list(self.request.chain.optional)
         if stage.template is not None:
-            name = rule.template if self.routed else None
-            template = self.current.plans.templates[name or stage.template]
+            plans = self.current.plans
+            routed = stage.template in plans.routes.named
+            template = plans.templates[(routed and rule.template) or stage.template]
             locale, messages = template.configured(self.request.locale)
             return Prompt(
                 template.name,
@@ -201,11 +196,6 @@ class _Planning(NamedTuple):
             parameters=dict(stage.parameters),
             json_schema=stage.json_schema,
         )
-
-
-def _least(*limits: int | None) -> int:
-    """Return the least of the limits that are set; 0 if none is."""
-    return min((limit for limit in limits if limit), default=0)
 
 
 def reserve_of(plan: ChainPlan, after: int) -> int:

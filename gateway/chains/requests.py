@@ -69,8 +69,11 @@ async def read_chain(
     for other in fields:
         if other not in MEMBERS and kind_of(fields[other]):
             raise bad_request(f"A chain has no {other[:100]!r}: its stages set it, from `variables`", other)
-    raw = fields["chain"]
-    name, chain = _declared(current, caller, raw)
+    name = _name(fields["chain"])
+    usable = usable_chains(current, caller)
+    if name not in usable:
+        raise ChainNotFound(name, usable)
+    chain = current.settings.chains[name]
     locale = read_locale(fields)
     members = await members_of_variables(fields, bodies)
     size = len(memoryview(fields["variables"])) if members else 0
@@ -78,19 +81,16 @@ async def read_chain(
     return ChainRequest(name, chain, _fitting(current, name, chain, given), locale)
 
 
-def _declared(current: ActiveConfig, caller: Caller, raw: bytes) -> tuple[str, ChainSettings]:
-    """Return a chain by the name in a request. Raise ApiError: 400, 404."""
+def _name(raw: bytes) -> str:
+    """Return the name of a chain in a request, '' if it is too long for one. Raise ApiError(400)."""
     if kind_of(raw) != '"':
         raise bad_request("chain must be the name of a configured chain", "chain")
-    name = msgspec.json.decode(raw) if len(memoryview(raw)) <= 6 * MAX_CHAIN_NAME else ""
-    usable = usable_chains(current, caller)
-    if name not in usable:
-        raise ChainNotFound(name, usable)
-    return name, current.settings.chains[name]
+    return msgspec.json.decode(raw, type=str) if len(memoryview(raw)) <= 6 * MAX_CHAIN_NAME else ""
 
 
 def _fitting(current: ActiveConfig, name: str, chain: ChainSettings, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the variables, if they are those that the chain takes. Raise ApiError(400)."""
+    """Return the variables, with empty texts for optional ones that are missing, if they are those that the chain takes. Raise
+    ApiError(400)."""
     for variable in given:
         if variable in RESERVED or not _VARIABLE.fullmatch(variable):
             raise bad_request(
@@ -99,11 +99,10 @@ def _fitting(current: ActiveConfig, name: str, chain: ChainSettings, given: dict
                 "variables",
             )
     takes = variables_of_chain(chain, current.plans.templates, current.settings.routes)
-    missing, unknown = takes.missing(given), takes.unknown(given)
-    if missing or unknown:
-        error = VariablesError(missing, unknown, sorted(takes.required | takes.optional))
-        raise bad_request(f"The variables do not fit the chain {name}: {error}", "variables")
-    return takes.filled(given)
+    try:
+        return takes.filled(given)
+    except VariablesError as error:
+        raise bad_request(f"The variables do not fit the chain {name}: {error}", "variables") from None
 
 
 def declared_chain(current: ActiveConfig, name: str) -> dict[str, Any]:

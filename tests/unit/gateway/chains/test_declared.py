@@ -70,7 +70,8 @@ def test_which_variables_a_chain_takes() -> None:
         settings.chains["job_match"], ActiveConfig(settings).plans.templates, settings.routes
     )
     assert (takes.required, takes.optional) == ({"job", "resume"}, {"pages", "notes"})
-    assert takes.filled({"job": "j", "notes": None}) == {"job": "j", "notes": "", "pages": ""}
+    given = {"job": "j", "resume": "r", "notes": None}
+    assert takes.filled(given) == {"job": "j", "resume": "r", "notes": "", "pages": ""}
     settings = settings_of(a={"template": "sum_up"}, b=says("{{ variables | tojson }}"))
     takes = variables_of(settings.chains["c"], ActiveConfig(settings).plans.templates, settings.routes)
     assert takes.required == {"job"}
