@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -15,6 +16,7 @@ from typer.core import TyperGroup
 from fairlane.workers import protocol
 from fairlane.workers.adapters import PROVIDERS, SIMULATED, Accident, SimulateAdapter, Simulation, echo
 from fairlane.workers.adapters.quirks import read_quirks
+from fairlane.workers.options import expanded
 from fairlane.workers.sdk import Delta, GatewayRefusedError, Result, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.dry_run import dry_run
 from fairlane.workers.sdk.handlers import ANY_MODEL, Item
@@ -70,42 +72,133 @@ What a provider and a model can do:
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:WORKER", help="Where your Worker is, e.g. app:worker.")
 ]
-Gateway = Annotated[
-    str | None,
-    typer.Option(
-        help="http://host:port or ws://host:port/ws. [env: FAIRLANE_GATEWAY; http://127.0.0.1:8080]"
-    ),
-]
-Name = Annotated[
-    str | None, typer.Option(help="The name that people see. [default: the Worker's own, else the host's]")
-]
-Slots = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="Tasks at a time. [default: the Worker's own, else 1]")
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(help="A file with the worker token. [default: the env variable FAIRLANE_WORKER_TOKEN]"),
-]
-DrainMs = Annotated[
-    int | None,
-    typer.Option(
-        min=0, help="Time for running tasks after the first signal. [default: the Worker's own, else 30000]"
-    ),
-]
-Models = Annotated[
-    list[str], typer.Option("--model", help="A model to offer; may be repeated. * offers any.")
-]
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How a worker connects and runs; options that are not given leave it as it is."""
+
+    gateway: Annotated[
+        str | None,
+        typer.Option(
+            help="http://host:port or ws://host:port/ws. [env: FAIRLANE_GATEWAY; http://127.0.0.1:8080]"
+        ),
+    ] = None
+    name: Annotated[
+        str | None,
+        typer.Option(help="The name that people see. [default: the Worker's own, else the host's]"),
+    ] = None
+    slots: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Tasks at a time. [default: the Worker's own, else 1]")
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with the worker token. [default: the env variable FAIRLANE_WORKER_TOKEN]"),
+    ] = None
+    drain_ms: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Time for running tasks after the first signal. [default: the Worker's own, else 30000]",
+        ),
+    ] = None
+
+    def serve(self, worker: Worker) -> None:
+        """Work until a signal."""
+        for option in ("gateway", "name", "slots", "drain_ms"):
+            if (value := getattr(self, option)) is not None:
+                setattr(worker, option, value)
+        if self.token_file is not None:
+            worker.token = _read(self.token_file, "token file").decode(errors="replace").strip()
+            if not worker.token:
+                _stop(f"The token file {self.token_file} is empty.")
+        try:
+            worker.check()
+        except ValueError as error:
+            _stop(str(error))
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        for noisy in ("httpx2", "httpcore2", "websockets"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+        try:
+            worker.run()
+        except GatewayRefusedError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(FAILED_EXIT) from None
+
+
+@dataclass(frozen=True)
+class UpstreamOptions:
+    """A provider or server, and the models to ask there."""
+
+    provider: Annotated[str, typer.Option(help=f"{', '.join(PROVIDERS)}, http (endpoints) or echo.")]
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model to serve; may be repeated. * serves any.")
+    ] = None
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            help="What precedes the provider's paths, e.g. http://localhost:8000/v1. [default: its own]"
+        ),
+    ] = None
+    upstream_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The upstream's name for a --model, if it has another; once for each, in their order."
+        ),
+    ] = None
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(help="The environment variable with the key. [default: the provider's usual one]"),
+    ] = None
+    task_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A type of tasks to offer, e.g. openaiSpeech; may be repeated. [default: chat, completions and embeddings, as "
+            "far as the provider has them]"
+        ),
+    ] = None
+    quirk: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=VALUE: what the server takes otherwise, such as stream_options=omit, max_tokens=max_completion_tokens or "
+            "system=first, or a member that clients can set, such as provider=allow (docs/providers.md); may be repeated. A "
+            "rejection that names such a member is learnt from."
+        ),
+    ] = None
+
+    def adapter(self, ttft_ms: int, idle_ms: int, total_ms: int) -> "Upstream":
+        """Return the adapter that these options ask for. End the command with a message if they make no sense."""
+        from fairlane.workers.adapters.clock import Limits  # noqa: PLC0415
+
+        models, named = self.model or [], self.upstream_model
+        provider = PROVIDERS.get(self.provider) or _stop(
+            f"{self.provider!r} is not a provider; there are {', '.join(PROVIDERS)}."
+        )
+        if not models:
+            _stop("Name the models to serve with --model.")
+        if named and len(named) != len(models):
+            _stop(f"There are {len(models)} --model but {len(named)} --upstream-model; give one for each.")
+        variable = self.api_key_env or provider.key_env
+        key = os.environ.get(variable)
+        if not key and (self.api_key_env or (provider.needs_key and self.base_url is None)):
+            where = f"; the key of {provider.name} belongs there (or elsewhere: --api-key-env)"
+            _stop(f"The environment variable {variable} is not set{'' if self.api_key_env else where}.")
+        try:
+            return provider.adapter(
+                base_url=self.base_url,
+                models=dict(zip(models, named, strict=True)) if named else models,
+                api_key=key,
+                task_types=self.task_type,
+                quirks=read_quirks(self.quirk or ()),
+                limits=Limits(ttft_ms, idle_ms, total_ms),
+            )
+        except ValueError as error:
+            _stop(str(error))
 
 
 @app.command()
-def run(
-    target: Target,
-    gateway: Gateway = None,
-    name: Name = None,
-    slots: Slots = None,
-    token_file: TokenFile = None,
-    drain_ms: DrainMs = None,
-) -> None:
+@expanded
+def run(target: Target, options: WorkerOptions) -> None:
     """Run a Worker of your own.
 
     Example: a file app.py with
@@ -124,73 +217,29 @@ def run(
 
     is run with: fairlane worker run app:worker --slots 4
     """
-    _serve(_load(target), gateway, name, slots, token_file, drain_ms)
+    options.serve(_load(target))
 
 
-BaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        help="What precedes the provider's paths, e.g. http://localhost:8000/v1. [default: its own]"
-    ),
-]
-AskedModels = Annotated[list[str], typer.Option("--model", help="A model to ask; may be repeated.")]
-UpstreamModels = Annotated[
-    list[str] | None,
-    typer.Option(help="The upstream's name for a --model, if it has another; once for each, in their order."),
-]
-KeyEnv = Annotated[
-    str | None,
-    typer.Option(help="The environment variable with the key. [default: the provider's usual one]"),
-]
-TaskTypes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--task-type",
-        help="A type of tasks to offer, e.g. openaiSpeech; may be repeated. [default: chat, completions and embeddings, as far "
-        "as the provider has them]",
-    ),
-]
-QuirkOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--quirk",
-        help="NAME=VALUE: what the server takes otherwise, such as stream_options=omit, max_tokens=max_completion_tokens or "
-        "system=first, or a member that clients can set, such as provider=allow (docs/providers.md); may be repeated. A "
-        "rejection that names such a member is learnt from.",
-    ),
-]
-UpstreamName = Annotated[
-    str | None,
-    typer.Option(
-        help="What distinguishes this upstream from others: workers that give the same name share its circuit breaker and its "
-        "cooldowns. [default: host and port]"
-    ),
-]
 Ttft = Annotated[int, typer.Option("--ttft-ms", min=1, help="Longest wait for a stream's first output.")]
 Idle = Annotated[int, typer.Option("--idle-ms", min=1, help="Longest silence in a stream.")]
 Total = Annotated[int, typer.Option("--total-ms", min=1, help="Longest request.")]
 
 
 @app.command()
+@expanded
 def start(
-    provider: Annotated[str, typer.Option(help=f"{', '.join(PROVIDERS)}, http (endpoints) or echo.")],
-    model: Annotated[
-        list[str] | None, typer.Option("--model", help="A model to serve; may be repeated. * serves any.")
+    source: UpstreamOptions,
+    options: WorkerOptions,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            help="What distinguishes this upstream from others: workers that give the same name share its circuit breaker and "
+            "its cooldowns. [default: host and port]"
+        ),
     ] = None,
-    base_url: BaseUrl = None,
-    upstream_model: UpstreamModels = None,
-    api_key_env: KeyEnv = None,
-    task_type: TaskTypes = None,
-    quirk: QuirkOptions = None,
-    upstream: UpstreamName = None,
     ttft_ms: Ttft = 60_000,
     idle_ms: Idle = 30_000,
     total_ms: Total = 300_000,
-    gateway: Gateway = None,
-    name: Name = None,
-    slots: Slots = None,
-    token_file: TokenFile = None,
-    drain_ms: DrainMs = None,
 ) -> None:
     """Pass tasks to a provider or a model server.
 
@@ -202,31 +251,22 @@ def start(
     ANTHROPIC_API_KEY=… fairlane worker start --provider anthropic --model claude-sonnet-5 --slots 8
     """
     worker = Worker(upstream=upstream)
-    if provider == "http":
+    if source.provider == "http":
         from fairlane.workers.adapters.endpoints.http import HttpAdapter  # noqa: PLC0415 (slow to import)
 
         HttpAdapter().attach(worker)
-        slots = slots or HTTP_SLOTS
-    elif provider == "echo":
-        worker.handler(models=model or [ANY_MODEL])(echo)
+        worker.slots = HTTP_SLOTS
+    elif source.provider == "echo":
+        worker.handler(models=source.model or [ANY_MODEL])(echo)
     else:
-        times = ttft_ms, idle_ms, total_ms
-        adapter = _adapter(
-            *(provider, model or [], base_url, upstream_model, api_key_env, quirk, times, task_type)
-        )
-        adapter.attach(worker)
-    _serve(worker, gateway, name, slots, token_file, drain_ms)
+        source.adapter(ttft_ms, idle_ms, total_ms).attach(worker)
+    options.serve(worker)
 
 
 @app.command("test")
+@expanded
 def check_provider(
-    provider: Annotated[str, typer.Option(help=f"One of {', '.join(PROVIDERS)}.")],
-    model: AskedModels,
-    base_url: BaseUrl = None,
-    upstream_model: UpstreamModels = None,
-    api_key_env: KeyEnv = None,
-    task_type: TaskTypes = None,
-    quirk: QuirkOptions = None,
+    source: UpstreamOptions,
     ttft_ms: Ttft = 30_000,
     idle_ms: Idle = 30_000,
     total_ms: Total = 60_000,
@@ -244,10 +284,10 @@ def check_provider(
 
     Example: DEEPSEEK_API_KEY=… fairlane worker test --provider deepseek --model deepseek-chat
     """
-    if ANY_MODEL in model:
+    models = source.model or []
+    if ANY_MODEL in models:
         _stop("A check needs the names of models; * is none.")
-    times = ttft_ms, idle_ms, total_ms
-    adapter = _adapter(*(provider, model, base_url, upstream_model, api_key_env, quirk, times, task_type))
+    adapter = source.adapter(ttft_ms, idle_ms, total_ms)
     if "openaiLike" not in adapter.task_types:
         _stop("A check begins with chats: name --task-type openaiLike, too.")
     needed = {"answer", "stream", *(require or ())}
@@ -256,7 +296,7 @@ def check_provider(
     for noisy in ("httpx2", "httpcore2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
-        good = asyncio.run(_check(adapter, provider, model, needed, as_json))
+        good = asyncio.run(_check(adapter, source.provider, models, needed, as_json))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     raise typer.Exit(0 if good else FAILED_EXIT)
@@ -288,8 +328,7 @@ async def _check(
 
 def _line(finding: "Finding") -> str:
     parts = [finding.says] if finding.says else []
-    if finding.failure is not None:
-        failure = finding.failure
+    if (failure := finding.failure) is not None:
         status = f" ({failure.http_status})" if failure.http_status else ""
         again = "would be tried again" if failure.retryable else "final"
         parts.append(f"{failure.code}{status}, {again}: {failure.message}")
@@ -298,106 +337,57 @@ def _line(finding: "Finding") -> str:
     if finding.tokens_per_second is not None:
         parts.append(f"{finding.tokens_per_second:g} tokens/s")
     if finding.usage is not None:
-        known = {
-            name: value
-            for name, value in finding.usage.items()
-            if name not in ("inputTokens", "outputTokens")
+        usage = {
+            name: finding.usage[name] for name in finding.usage if name not in ("inputTokens", "outputTokens")
         }
-        parts.append(f"usage {_json(known)}")
+        parts.append(f"usage {_json(usage)}")
     elif finding.check in ("answer", "stream") and finding.works:
         parts.append("no usage reported")
     word = "works" if finding.works else "no"
     return f"  {finding.check:9} {word:6} {finding.ms:>6} ms  {'; '.join(parts)}"
 
 
-def _adapter(
-    provider_name: str,
-    models: list[str],
-    base_url: str | None,
-    upstream_models: list[str] | None,
-    api_key_env: str | None,
-    quirks: list[str] | None,
-    times: tuple[int, int, int],
-    task_types: list[str] | None = None,
-) -> "Upstream":
-    """The adapter that a provider's options ask for. Ends the command with a sentence when they make no sense."""
-    from fairlane.workers.adapters.clock import Limits  # noqa: PLC0415
+@dataclass(frozen=True)
+class SimulationOptions(Simulation):
+    """The model to pretend."""
 
-    provider = PROVIDERS.get(provider_name) or _stop(
-        f"{provider_name!r} is not a provider; there are {', '.join(PROVIDERS)}."
-    )
-    if not models:
-        _stop("Name the models to serve with --model.")
-    if upstream_models and len(upstream_models) != len(models):
-        _stop(
-            f"There are {len(models)} --model but {len(upstream_models)} --upstream-model; give one for each."
-        )
-    key = os.environ.get(api_key_env or provider.key_env)
-    if not key and (api_key_env or (provider.needs_key and base_url is None)):
-        where = (
-            "" if api_key_env else f"; the key of {provider.name} belongs there (or elsewhere: --api-key-env)"
-        )
-        _stop(f"The environment variable {api_key_env or provider.key_env} is not set{where}.")
-    try:
-        return provider.adapter(
-            base_url=base_url,
-            models=dict(zip(models, upstream_models, strict=True)) if upstream_models else models,
-            api_key=key,
-            task_types=task_types,
-            quirks=read_quirks(quirks or ()),
-            limits=Limits(*times),
-        )
-    except ValueError as error:
-        _stop(str(error))
+    seed: Annotated[int, typer.Option(help="The same seed and task id give the same behaviour.")] = 0
+    ttft_ms: Annotated[float, typer.Option(min=0, help="Time to the first token.")] = 200.0
+    tokens_per_second: Annotated[
+        float, typer.Option(min=0, help="Speed of each task; 0: as fast as possible.")
+    ] = 50.0
+    tokens: Annotated[
+        int, typer.Option(min=0, help="Length of an answer, if the payload does not limit it.")
+    ] = 64
+    jitter: Annotated[
+        float, typer.Option(min=0, max=1, help="Share by which time, speed and length vary.")
+    ] = 0.0
+    failure_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of tasks that fail.")] = 0.0
+    failure_code: Annotated[str, typer.Option(help="The failure code they fail with.")] = "UPSTREAM_ERROR"
+    accident: Annotated[
+        Accident, typer.Option(help="How: before output, midway, never an end, or the process exits.")
+    ] = Accident.ERROR
 
 
 @app.command()
+@expanded
 def simulate(
-    model: Models = [ANY_MODEL],  # noqa: B006 (typer copies it)
-    seed: Annotated[int, typer.Option(help="The same seed and task id give the same behaviour.")] = 0,
-    ttft_ms: Annotated[float, typer.Option(min=0, help="Time to the first token.")] = 200.0,
-    tokens_per_second: Annotated[
-        float, typer.Option(min=0, help="Speed of each task; 0: as fast as possible.")
-    ] = 50.0,
-    tokens: Annotated[
-        int, typer.Option(min=0, help="Length of an answer, if the payload does not limit it.")
-    ] = 64,
-    jitter: Annotated[
-        float, typer.Option(min=0, max=1, help="Share by which time, speed and length vary.")
-    ] = 0.0,
-    failure_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of tasks that fail.")] = 0.0,
-    failure_code: Annotated[str, typer.Option(help="The failure code they fail with.")] = "UPSTREAM_ERROR",
-    accident: Annotated[
-        Accident, typer.Option(help="How: before output, midway, never an end, or the process exits.")
-    ] = Accident.ERROR,
-    gateway: Gateway = None,
-    name: Name = None,
-    slots: Slots = None,
-    token_file: TokenFile = None,
-    drain_ms: DrainMs = None,
+    simulation: SimulationOptions,
+    options: WorkerOptions,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model to offer; may be repeated. [default: any]")
+    ] = None,
 ) -> None:
     """Pretend to be a model of a given speed; for load tests and for trying out failures. It also speaks, hears and draws.
 
     Example: fairlane worker simulate --model big --slots 32 --tokens-per-second 80 --failure-rate 0.05
     """
-    if failure_code not in protocol.FAILURE_CODES:
-        _stop(f"{failure_code!r} is not a failure code; there are {', '.join(protocol.FAILURE_CODES)}.")
+    if simulation.failure_code not in protocol.FAILURE_CODES:
+        codes = ", ".join(protocol.FAILURE_CODES)
+        _stop(f"{simulation.failure_code!r} is not a failure code; there are {codes}.")
     worker = Worker()
-    worker.handler(models=model, task_types=SIMULATED)(
-        SimulateAdapter(
-            Simulation(
-                seed=seed,
-                ttft_ms=ttft_ms,
-                tokens_per_second=tokens_per_second,
-                tokens=tokens,
-                jitter=jitter,
-                failure_rate=failure_rate,
-                failure_code=failure_code,
-                accident=accident,
-            )
-        )
-    )
-    _serve(worker, gateway, name, slots, token_file, drain_ms)
+    worker.handler(models=model or [ANY_MODEL], task_types=SIMULATED)(SimulateAdapter(simulation))
+    options.serve(worker)
 
 
 @app.command("try")
@@ -425,102 +415,47 @@ def try_command(
     task = Task(
         task_id="try", type=type, model=model or _model_for(worker, raw), payload_bytes=raw, stream=stream
     )
-    screen = _Screen()
-    try:
-        asyncio.run(
-            dry_run(worker, task, screen.show, timeout_s=None if timeout_ms is None else timeout_ms / 1000)
-        )
-    except TaskError as error:
-        screen.end_line()
-        typer.echo(f"failed: {error}", err=True)
-        raise typer.Exit(FAILED_EXIT) from None
-    except TimeoutError:
-        screen.end_line()
-        typer.echo(f"failed: not done after {timeout_ms} ms", err=True)
-        raise typer.Exit(FAILED_EXIT) from None
-    except KeyboardInterrupt:
-        screen.end_line()
-        raise typer.Exit(130) from None
-    screen.finish()
+    ended: list[str] = []
+    in_line = False
 
-
-class _Screen:
-    """Prints a dry run: texts as they are, everything else as a line of its own."""
-
-    def __init__(self) -> None:
-        self._in_line = False
-        self._usage: Usage | None = None
-        self._result: Result | None = None
-
-    def show(self, item: Item | protocol.TaskProgress) -> None:
-        if isinstance(item, Usage):
-            self._usage = item
+    def show(item: Item | protocol.TaskProgress) -> None:
+        """Print texts as they are, and everything else as a line of its own; usage and result at the end."""
+        nonlocal in_line
+        text = item.content if isinstance(item, Delta) and item == Delta(content=item.content) else item
+        if isinstance(text, str):
+            typer.echo(text, nl=False)
+            sys.stdout.flush()
+            in_line = True
+        elif isinstance(item, Usage):
+            ended.append(f"usage: {bytes(item.as_json()).decode()}")
         elif isinstance(item, Result):
-            self._result = item
-        elif isinstance(item, str):
-            self._text(item)
-        elif isinstance(item, bytes):
-            self._line(f"{len(item)} bytes")
-        elif isinstance(item, Delta) and item.content and item == Delta(content=item.content):
-            self._text(item.content)
+            ended.append(f"result: {bytes(as_json(item.value)).decode()}")
         else:
-            self._line(f"{'delta' if isinstance(item, Delta) else 'progress'}: {_json(item)}")
+            kind = "delta" if isinstance(item, Delta) else "progress"
+            line = f"{len(item)} bytes" if isinstance(item, bytes) else f"{kind}: {_json(item)}"
+            typer.echo(f"\n{line}" if in_line else line)
+            in_line = False
 
-    def end_line(self) -> None:
-        if self._in_line:
-            typer.echo()
-            self._in_line = False
-
-    def finish(self) -> None:
-        self.end_line()
-        if self._usage is not None:
-            typer.echo(f"usage: {bytes(self._usage.as_json()).decode()}")
-        if self._result is not None:
-            typer.echo(f"result: {bytes(as_json(self._result.value)).decode()}")
-
-    def _text(self, text: str) -> None:
-        typer.echo(text, nl=False)
-        sys.stdout.flush()
-        self._in_line = True
-
-    def _line(self, text: str) -> None:
-        self.end_line()
-        typer.echo(text)
+    failure = ""
+    try:
+        asyncio.run(dry_run(worker, task, show, timeout_s=None if timeout_ms is None else timeout_ms / 1000))
+    except TaskError as error:
+        failure = f"failed: {error}"
+    except TimeoutError:
+        failure = f"failed: not done after {timeout_ms} ms"
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if in_line:
+        typer.echo()
+    if failure:
+        typer.echo(failure, err=True)
+        raise typer.Exit(FAILED_EXIT)
+    for line in sorted(ended, reverse=True):  # usage before the result
+        typer.echo(line)
 
 
 def _json(item: object) -> str:
     return msgspec.json.encode(item).decode()
-
-
-def _serve(
-    worker: Worker,
-    gateway: str | None,
-    name: str | None,
-    slots: int | None,
-    token_file: Path | None,
-    drain_ms: int | None,
-) -> None:
-    """Apply the common options (those that were given) and work until a signal."""
-    worker.gateway = gateway or worker.gateway
-    worker.name = name or worker.name
-    worker.slots = worker.slots if slots is None else slots
-    worker.drain_ms = worker.drain_ms if drain_ms is None else drain_ms
-    if token_file is not None:
-        worker.token = _read(token_file, "token file").decode(errors="replace").strip()
-        if not worker.token:
-            _stop(f"The token file {token_file} is empty.")
-    try:
-        worker.check()
-    except ValueError as error:
-        _stop(str(error))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for noisy in ("httpx2", "httpcore2", "websockets"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    try:
-        worker.run()
-    except GatewayRefusedError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(FAILED_EXIT) from None
 
 
 def _load(target: str) -> Worker:

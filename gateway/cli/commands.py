@@ -1,7 +1,7 @@
 """Commands that read or change a running gateway, as one table: each is one HTTP request and one way to print its answer."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import Annotated, Any
@@ -10,10 +10,11 @@ from urllib.parse import quote
 import typer
 
 from fairlane.gateway.cli import config, erase, keys
-from fairlane.gateway.cli.client import LOCAL_GATEWAY, ApiKey, AsJson, Url, decoded, request, warn
+from fairlane.gateway.cli.client import Config, Gateway, decoded, warn
 from fairlane.gateway.cli.drain import worker_id
 from fairlane.gateway.cli.tables import Column, details, print_table, shown
 from fairlane.gateway.cli.values import read_time, read_values
+from fairlane.workers.options import expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,14 @@ ENDPOINT_VALUES = (
     "an environment variable. null restores the default."
 )
 LIMIT_VALUES = "Settings as NAME=VALUE; null restores the configured value."
+
+
+def _adopt(config: Config = None) -> None:
+    """Let the replicas of the configured Redis use this database, if theirs is lost for good."""
+    from fairlane.gateway.cli.database import adopt  # noqa: PLC0415 (SQLAlchemy)
+
+    adopt(config)
+
 
 GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = {
     "key": (
@@ -376,6 +385,7 @@ GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = 
         "Check the configuration, and show the settings in effect.",
         {"check": config.check, "show": config.show},
     ),
+    "db": ("Repair the SQL database.", {"adopt": _adopt}),
 }
 
 
@@ -396,7 +406,8 @@ def function_of(command: Command) -> Callable[..., None]:
     """Return the function that Typer makes a command of."""
     required = inspect.Parameter.empty
     parameters: dict[str, tuple[Any, Any]] = {
-        name: (Annotated[str, typer.Argument()], required) for name in (*_names(command), *command.arguments)
+        "gateway": (Gateway, required),
+        **{name: (Annotated[str, typer.Argument()], required) for name in _arguments(command)},
     }
     if command.values:
         argument = typer.Argument(metavar="NAME=VALUE...", help=command.values)
@@ -406,14 +417,10 @@ def function_of(command: Command) -> Callable[..., None]:
     for option in command.options:
         of, text = OPTIONS[option]
         flag = typer.Option(f"--{option}", help=text)
-        if of is bool:
-            parameters[_parameter(option)] = (Annotated[bool, flag], False)
-        else:
-            parameters[_parameter(option)] = (Annotated[of | None, flag], None)
-    parameters |= {"gateway": (Url, LOCAL_GATEWAY), "api_key": (ApiKey, None), "as_json": (AsJson, False)}
+        parameters[_parameter(option)] = (Annotated[of | None, flag], None)
 
     def run(**given: Any) -> None:
-        _run(command, given)
+        _run(command, **given)
 
     run.__doc__ = command.help
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -422,39 +429,36 @@ def function_of(command: Command) -> Callable[..., None]:
             for name, (kind, default) in parameters.items()
         ]
     )
-    return run
+    return expanded(run)
 
 
-def _names(command: Command) -> list[str]:
-    return [name for _, name, _, _ in Formatter().parse(command.path) if name]
+def _arguments(command: Command) -> list[str]:
+    return [*(name for _, name, _, _ in Formatter().parse(command.path) if name), *command.arguments]
 
 
 def _parameter(option: str) -> str:
     return f"option_{option.replace('-', '_')}"
 
 
-def _run(command: Command, given: Mapping[str, Any]) -> None:
-    gateway, api_key = given["gateway"], given["api_key"]
+def _run(command: Command, gateway: Gateway, values: Sequence[str] | None = None, **given: Any) -> None:
     options = {
-        _SENT_AS.get(option, option): value
-        for option in command.options
-        if (value := given[_parameter(option)])
+        _SENT_AS.get(name, name): value for name in command.options if (value := given[_parameter(name)])
     }
     if "worker" in options:
-        options["worker"] = worker_id(gateway, api_key, options["worker"])
+        options["worker"] = worker_id(gateway, options["worker"])
     if "until" in options:
         options["until"] = None if options["until"] == "null" else read_time("--until", options["until"])
-    csv = options.pop("csv", False)
-    if csv:
+    if csv := options.pop("csv", False):
         options["format"] = "csv"
-    path = command.path.format_map({name: quote(given[name], safe="") for name in _names(command)})
-    query, body = {**{name: given[name] for name in command.arguments}, **options}, None
-    if command.method != "GET" and not command.in_query:
-        query, body = {}, {**query, **dict(command.body)}
-        values = read_values(given.get("values") or (), dotted=bool(command.values_in))
-        body |= {command.values_in: values} if command.values_in else values
-    answer = request(gateway, api_key, path, command.method, query=query, body=body)
-    if csv or given["as_json"]:
+    path = command.path.format_map({name: quote(given[name], safe="") for name in _arguments(command)})
+    members = {**{name: given[name] for name in command.arguments}, **options}
+    if command.method == "GET" or command.in_query:
+        answer = gateway.request(path, command.method, query=members)
+    else:
+        read = read_values(values or (), dotted=bool(command.values_in))
+        body = members | dict(command.body) | ({command.values_in: read} if command.values_in else read)
+        answer = gateway.request(path, command.method, body=body)
+    if csv or gateway.as_json:
         typer.echo(answer.text, nl=not csv)
     else:
         _print(command, decoded(answer))

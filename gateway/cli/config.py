@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlane.gateway.cli.client import LOCAL_GATEWAY, ApiKey, AsJson, Config, Url, decoded, request, warn
+from fairlane.gateway.cli.client import Config, Gateway, decoded, warn
 from fairlane.gateway.cli.tables import print_table, shown, time_of
+from fairlane.workers.options import expanded
 
 Everything = Annotated[bool, typer.Option("--all", help="Also settings with their defaults.")]
 
@@ -47,20 +48,19 @@ def check(
         _print(rows)
 
 
+@expanded
 def show(
+    gateway: Gateway,
     name: Annotated[str, typer.Argument(help="A part of the settings' names. [default: all]")] = "",
     everything: Everything = False,
-    gateway: Url = LOCAL_GATEWAY,
-    api_key: ApiKey = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show the settings in effect at a running gateway: source, since when, and the operator's key that changed them.
 
     fairlane config show paid_stream --all
     """
     query: dict[str, object] = {"name": name, "changed": "" if everything else "true"}
-    response = request(gateway, api_key, "/api/admin/settings", query=query)
-    if as_json:
+    response = gateway.request("/api/admin/settings", query=query)
+    if gateway.as_json:
         typer.echo(response.text)
         return
     answer = decoded(response)

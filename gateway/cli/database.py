@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import typer
@@ -11,7 +12,7 @@ from redis.exceptions import RedisError
 
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.no_auth import KeyPresence
-from fairlane.gateway.cli.client import Config, stop
+from fairlane.gateway.cli.client import stop
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseError
@@ -22,11 +23,7 @@ from fairlane.queues.keys import Keys, pool_prefix
 Outcome = TypeVar("Outcome")
 
 
-app = typer.Typer(no_args_is_help=True, help="Repair the SQL database.")
-
-
-@app.command()
-def adopt(config: Config = None) -> None:
+def adopt(config: Path | None) -> None:
     """Let the replicas of the configured Redis use this database, if theirs is lost for good."""
     settings, _ = load_settings(config, {}, os.environ)
     url = settings.redis_url

@@ -6,23 +6,24 @@ from urllib.parse import quote
 
 import typer
 
-from fairlane.gateway.cli.client import LOCAL_GATEWAY, ApiKey, Url, decoded, request, stop
+from fairlane.gateway.cli.client import Gateway, decoded, stop
+from fairlane.workers.options import expanded
 
 
+@expanded
 def drain(
     worker: Annotated[str, typer.Argument(help="Its name or id, as `fairlane status` shows it.")],
-    gateway: Url = LOCAL_GATEWAY,
-    api_key: ApiKey = None,
+    gateway: Gateway,
 ) -> None:
     """Give a worker no more tasks. Its running tasks finish."""
-    path = f"/api/admin/workers/{quote(worker_id(gateway, api_key, worker), safe='')}/drain"
-    answer = decoded(request(gateway, api_key, path, "POST"))
+    path = f"/api/admin/workers/{quote(worker_id(gateway, worker), safe='')}/drain"
+    answer = decoded(gateway.request(path, "POST"))
     typer.echo(f"{answer['name'] or answer['workerId']} is draining")
 
 
-def worker_id(gateway: str, api_key: str | None, worker: str) -> str:
+def worker_id(gateway: Gateway, worker: str) -> str:
     """Return the id of the connected worker with this name or id; an id that no connected worker has is returned as it is."""
-    rows = decoded(request(gateway, api_key, "/api/admin/overview"))["workers"]
+    rows = decoded(gateway.request("/api/admin/overview"))["workers"]
     ids = [row["workerId"] for row in rows if worker in (row["workerId"], row["name"])]
     if not ids and re.fullmatch(r"[0-9a-f]{16}", worker):
         return worker

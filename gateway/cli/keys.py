@@ -3,16 +3,16 @@
 import json
 import os
 import secrets
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
 from pydantic import ValidationError
 
-from fairlane.gateway.cli.client import LOCAL_GATEWAY, ApiKey, AsJson, Url, decoded, request, stop, warn
+from fairlane.gateway.cli.client import Gateway, decoded, stop, warn
 from fairlane.gateway.cli.values import read_duration, read_values
 from fairlane.gateway.settings import CallerKey, KeyLimits, KeyQuota, WorkerKey
+from fairlane.workers.options import expanded
 
 PATH = "/api/admin/keys"
 VALUES_HELP = (
@@ -22,7 +22,9 @@ VALUES_HELP = (
 )
 
 
+@expanded
 def create(
+    gateway: Gateway,
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[ID] [NAME=VALUE]...", help=VALUES_HELP)
     ] = None,
@@ -30,9 +32,6 @@ def create(
     offline: Annotated[
         bool, typer.Option("--print", help="Ask no gateway: print an entry for the configuration file.")
     ] = False,
-    gateway: Url = LOCAL_GATEWAY,
-    api_key: ApiKey = None,
-    as_json: AsJson = False,
 ) -> None:
     """Create an API key or a worker token, valid on all gateways within a second. Prints its secret, once.
 
@@ -50,32 +49,29 @@ def create(
     named = {"id": values.pop(0)} if values and "=" not in values[0] else {}
     body = {**named, **read_values(values)}
     if offline:
-        _print_entry("worker" if worker else "key", body, as_json)
+        _print_entry("worker" if worker else "key", body, gateway.as_json)
         return
     if worker:
         body["kind"] = "worker"
-    _print_secret(
-        request(gateway, api_key, PATH, "POST", body=body, repeat="see `fairlane key list`"), as_json
-    )
+    _create_secret(gateway, PATH, body, "see `fairlane key list`")
 
 
+@expanded
 def rotate(
+    gateway: Gateway,
     key_id: Annotated[str, typer.Argument()],
     keep: Annotated[
         str, typer.Option(help="How long the present secrets stay valid, such as 24h, 7d or 0.")
     ] = "24h",
-    gateway: Url = LOCAL_GATEWAY,
-    api_key: ApiKey = None,
-    as_json: AsJson = False,
 ) -> None:
     """Give a key another secret, printed once. Old and new are valid for a time."""
-    path = f"{PATH}/{quote(key_id, safe='')}/rotate"
     body = {"keepMs": read_duration("--keep", keep)}
-    repeat = "see `fairlane key show`"
-    _print_secret(request(gateway, api_key, path, "POST", body=body, repeat=repeat), as_json)
+    _create_secret(gateway, f"{PATH}/{quote(key_id, safe='')}/rotate", body, "see `fairlane key show`")
 
 
+@expanded
 def grant(
+    gateway: Gateway,
     credits: Annotated[str, typer.Argument(help="Amount; a negative one takes credits away.")],
     key_id: Annotated[str, typer.Option("--key-id", help="The API key that pays.")] = "",
     user: Annotated[str, typer.Option(help="The user that pays, as the task list names it: site/ann.")] = "",
@@ -83,9 +79,6 @@ def grant(
     grant_id: Annotated[
         str, typer.Option("--id", help="Your id, such as an invoice's: repeating it grants nothing more.")
     ] = "",
-    gateway: Url = LOCAL_GATEWAY,
-    api_key: ApiKey = None,
-    as_json: AsJson = False,
 ) -> None:
     """Grant credits to a key or a user.
 
@@ -97,8 +90,8 @@ def grant(
     body = {"key": key_id, "user": user, "note": note, "credits": credits, "id": own}
     body = {name: value for name, value in body.items() if value}
     repeat = f"repeat it with --id {own}, which grants once"
-    answer = request(gateway, api_key, "/api/admin/balances/grants", "POST", body=body, repeat=repeat)
-    if as_json:
+    answer = gateway.request("/api/admin/balances/grants", "POST", body=body, repeat=repeat)
+    if gateway.as_json:
         typer.echo(answer.text)
         return
     made = decoded(answer)
@@ -108,11 +101,12 @@ def grant(
         warn(one)
 
 
-def _print_secret(answer: Any, as_json: bool) -> None:
-    if as_json:
+def _create_secret(gateway: Gateway, path: str, body: object, repeat: str) -> None:
+    answer = gateway.request(path, "POST", body=body, repeat=repeat)
+    if gateway.as_json:
         typer.echo(answer.text)
         return
-    key: Mapping[str, Any] = decoded(answer)
+    key = decoded(answer)
     what = "Worker token" if key["kind"] == "worker" else "Key"
     typer.echo(f"{what} {key['id']}, shown once:\n\n  {key['secret']}\n")
     for note in key["notes"]:

@@ -24,52 +24,32 @@ FIRST = {
     "demo": (f"{_HERE}.serve", "demo"),
     "status": (f"{_HERE}.status", "status"),
     "worker": ("fairlane.workers.cli", "app"),
-    "key": (f"{_HERE}.commands", "key"),
-    "config": (f"{_HERE}.commands", "config"),
 }
-"""The commands that help shows first, with their module and their name in it."""
-_TABLE = [
-    "queue",
-    "model",
-    "user",
-    "task",
-    "endpoint",
-    "batch",
-    "webhook",
-    "breaker",
-    "override",
-    "balance",
-    "usage",
-    "audit",
-]
-COMMANDS = {
-    **FIRST,
-    **{name: (f"{_HERE}.commands", name) for name in _TABLE},
-    "db": (f"{_HERE}.database", "app"),
-}
+"""The commands that are not in the table of `commands`, with their module and their name in it."""
+SHOWN_FIRST = (*FIRST, "key", "config")
 
 
 class _Loaded(Mapping[str, Any]):
     """Commands by name, each loaded when it is used."""
 
     def __getitem__(self, name: str) -> Any:
-        module_name, attribute = COMMANDS[name]
-        module = importlib.import_module(module_name)
-        found = module.group(name) if hasattr(module, "GROUPS") else getattr(module, attribute)
+        if name in FIRST:
+            module, attribute = FIRST[name]
+            found = getattr(importlib.import_module(module), attribute)
+        else:
+            found = importlib.import_module(f"{_HERE}.commands").group(name)
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
         if isinstance(found, typer.Typer):
-            if name == "worker":
-                found = _with_drain(found)
-            app.add_typer(found, name=name)
+            app.add_typer(_with_drain(found) if name == "worker" else found, name=name)
         else:
             app.command(name)(found)
         return typer.main.get_group(app).commands[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
+        return iter([*FIRST, *importlib.import_module(f"{_HERE}.commands").GROUPS])
 
     def __len__(self) -> int:
-        return len(COMMANDS)
+        return len([*self])
 
 
 def _with_drain(worker: typer.Typer) -> typer.Typer:
@@ -91,7 +71,8 @@ class _Commands(TyperGroup):
 
     def format_commands(self, _: Any, formatter: Any) -> None:
         """Write the commands in two sections."""
-        for title, names in (("Commands", [*FIRST]), ("Operator commands", sorted({*COMMANDS} - {*FIRST}))):
+        others = sorted({*self.commands} - {*SHOWN_FIRST})
+        for title, names in (("Commands", SHOWN_FIRST), ("Operator commands", others)):
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(60)) for name in names])
 

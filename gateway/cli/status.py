@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
-from rich.console import Console
 
-from fairlane.gateway.cli.client import LOCAL_GATEWAY, ApiKey, AsJson, Url, decoded, request
+from fairlane.gateway.cli.client import Gateway, decoded
 from fairlane.gateway.cli.tables import Column, plain, print_table
 from fairlane.gateway.durations import duration
+from fairlane.workers.options import expanded
 
 SILENT_MS = 60_000
 """A worker is reported if one of its tasks has shown no sign of life for this long."""
@@ -21,29 +21,29 @@ TABLES = {
 }
 
 
-def status(gateway: Url = LOCAL_GATEWAY, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+@expanded
+def status(gateway: Gateway) -> None:
     """Show problems, queues, models, workers and replicas."""
-    answer = request(gateway, api_key, "/api/admin/overview")
-    if as_json:
+    answer = gateway.request("/api/admin/overview")
+    if gateway.as_json:
         typer.echo(answer.text)
         return
     state = decoded(answer)
-    console = Console(soft_wrap=True)
     for problem in problems(state):
-        console.print(plain(problem, style="bold red", whole=True))
+        typer.secho(plain(problem), fg="red", bold=True)
     counts = state["counts"]
     shown = [
         f"{counts.get(name, 0)} {name}"
         for name in ("queued", "executing", "completed", "failed", "cancelled")
     ]
-    console.print("tasks: " + ", ".join(shown), highlight=False)
+    typer.echo("tasks: " + ", ".join(shown))
     for name, text in TABLES.items():
         columns = [Column(one) for one in text.split()]
         rows = [[column.cell(row) for column in columns] for row in state.get(name, ())]
         if rows:
             print_table([column.title for column in columns], rows)
         else:
-            console.print(f"no {name}")
+            typer.echo(f"no {name}")
 
 
 def problems(state: Mapping[str, Any]) -> Iterator[str]:

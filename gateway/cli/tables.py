@@ -1,4 +1,4 @@
-"""Tables for people and pipes: names are never broken, and a pipe gets one line per row."""
+"""Tables for people and pipes: one line per row."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,10 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
+import typer
+from rich.cells import cell_len
 
 from fairlane.gateway.durations import duration
 
@@ -68,34 +66,25 @@ class Column:
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table without a broken cell. In a pipe each row is one line; a terminal that is too narrow breaks the line."""
-    cells = [[plain(cell) for cell in row] for row in rows]
-    table = Table(box=None, pad_edge=False)
-    for number, title in enumerate(titles):
-        column = [row[number] for row in cells]
-        numeric = bool(column) and all(_NUMBER.fullmatch(cell.plain) for cell in column)
-        width = max([cell.cell_len for cell in column] + [len(word) for word in title.split()])
-        table.add_column(
-            title,
-            justify="right" if numeric else "left",
-            overflow="fold",
-            min_width=width,
-            no_wrap=width >= len(title),
-        )
-    for row in cells:
-        table.add_row(*row)
-    console = Console()
-    measured = Measurement.get(console, console.options.update(width=1_000_000), table)
-    needed = measured.minimum if console.is_terminal else measured.maximum
-    Console(width=max(console.width, needed)).print(table)
+    """Print a table, a line for each row; numbers are at the right."""
+    cells = [[_cut(plain(cell)) for cell in row] for row in rows]
+    columns = []
+    for title, *column in zip(titles, *cells, strict=True):
+        width = max(map(cell_len, (title, *column)))
+        numeric = bool(column) and all(map(_NUMBER.fullmatch, column))
+        padded = [(" " * (width - cell_len(cell)), cell) for cell in (title, *column)]
+        columns.append([pad + cell if numeric else cell + pad for pad, cell in padded])
+    for line in zip(*columns, strict=True):
+        typer.echo("  ".join(line).rstrip())
 
 
-def plain(text: str, style: str = "", *, whole: bool = False) -> Text:
-    """Return text of clients and workers without control characters and markup, cut to a cell's size unless `whole`."""
-    text = "".join(char for char in text if char.isprintable())
-    return Text(
-        text if whole or len(text) <= MAX_CELL_CHARS else f"{text[: MAX_CELL_CHARS - 1]}…", style=style
-    )
+def plain(text: str) -> str:
+    """Return text of clients and workers without control characters."""
+    return "".join(char for char in text if char.isprintable())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_CELL_CHARS else f"{text[: MAX_CELL_CHARS - 1]}…"
 
 
 def details(answer: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

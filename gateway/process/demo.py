@@ -1,13 +1,8 @@
 """`fairlane demo`: a gateway on loopback with two simulated models, its data in a directory that is removed at the end."""
 
-import contextlib
-import json
 import shutil
 import sys
 import tempfile
-import threading
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +47,6 @@ CHAIN: dict[str, Any] = {
 }
 """The chain `article`: several stages under one task."""
 
-READY_S = 60
-LOOK_S = 0.1
-
 
 def demo_settings(port: int, data_dir: Path) -> Settings:
     """Settings of the demo: they depend on nothing else, above all not on a configuration that lies around."""
@@ -66,7 +58,7 @@ def demo_settings(port: int, data_dir: Path) -> Settings:
         drain_ms=2000,
         chains=chains,
         models={name: ModelSettings() for name in MODELS},
-        no_worker_grace_ms=READY_S * 1000,  # a client that is faster than the workers waits for them
+        no_worker_grace_ms=60_000,  # a client that is faster than the workers waits for them
     )
 
 
@@ -116,45 +108,6 @@ To watch queues and workers: {command} status --gateway {url}
 """
 
 
-def connected(url: str) -> set[str]:
-    """The names of the workers that are connected; none while the gateway does not answer."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(f"{url}/api/admin/overview", timeout=1) as answer:
-            return {worker["name"] for worker in json.load(answer)["workers"]}
-    except OSError:
-        return set()
-
-
-def announce(url: str, over: threading.Event) -> None:
-    """Print what to try as soon as the workers of both models are there, or what is wrong after `READY_S`; nothing if it is
-    `over` before."""
-    for _ in range(round(READY_S / LOOK_S)):
-        if connected(url) >= MODELS.keys():
-            print(banner(url), flush=True)
-            return
-        if over.wait(LOOK_S):
-            return
-    print(
-        f"fairlane: the simulated models have not connected to {url} in {READY_S} s",
-        file=sys.stderr,
-        flush=True,
-    )
-
-
-@contextlib.contextmanager
-def guided(url: str) -> Iterator[None]:
-    """The words to the user once all of it works."""
-    over = threading.Event()
-    guide = threading.Thread(target=announce, args=(url, over))
-    guide.start()
-    try:
-        yield
-    finally:
-        over.set()
-        guide.join()
-
-
 def run_demo(port: int) -> int:
     """Run the demo until Ctrl-C; the exit code. Nothing of it outlives this call. Where the port is taken, nothing begins."""
     url = f"http://127.0.0.1:{port}"
@@ -162,7 +115,7 @@ def run_demo(port: int) -> int:
         settings = demo_settings(port, Path(data_dir))
         return run(
             settings,
-            alongside=guided(url),
+            bound=lambda: print(banner(url), flush=True),
             plan=demo_workers,
             port_option="--port, or with `make run PORT=8090`",
         )

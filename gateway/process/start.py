@@ -35,15 +35,15 @@ def run(
     settings: Settings,
     reload: ReadSettings | None = None,
     *,
-    alongside: contextlib.AbstractContextManager[None] | None = None,
+    bound: Callable[[], None] | None = None,
     plan: Plan | None = None,
     port_option: str = "--port",
 ) -> int:
     """Serve until asked to stop. Return the exit code. Print to standard error, in a sentence, why it cannot.
 
-    `reload` reads the settings again, for SIGHUP. `alongside` is entered once the port is this process's own (what connects
-    from then on waits until the gateway answers), and left when it has stopped. `plan`: which workers the gateway starts itself,
-    where these are not one for each upstream. `port_option`: how a user says another port.
+    `reload` reads the settings again, for SIGHUP. `bound` is called once the port is this process's own: clients that connect
+    from then on wait until the gateway answers. `plan`: which workers the gateway starts itself, where these are not one for each
+    upstream. `port_option`: how a user says another port.
     """
     configure_logging(settings.log_format, settings.log_level)
     try:
@@ -60,14 +60,15 @@ def run(
                     "keys were made for this gateway alone: configure keys and workers, or create them (fairlane key create), "
                     "to run several on one Redis"
                 )
-            with alongside or contextlib.nullcontext():
-                again = None if reload is None else _fresh(reload, configured, presence)
-                tokens, environ = UpstreamTokens(), dict(os.environ)  # the supervisor drops a part of it
-                plan = plan or own_plan(tokens, environ, settings)
-                workers = OwnWorkers(plan, loopback_url(listener), environ, drain_ms_of(settings) / 1000)
-                if settings.processes > 1:
-                    return Supervisor(settings, listener, again, tokens, workers).run()
-                run_loop(_serve_alone(settings, listener, again, tokens, workers))
+            if bound is not None:
+                bound()
+            again = None if reload is None else _fresh(reload, configured, presence)
+            tokens, environ = UpstreamTokens(), dict(os.environ)  # the supervisor drops a part of it
+            plan = plan or own_plan(tokens, environ, settings)
+            workers = OwnWorkers(plan, loopback_url(listener), environ, drain_ms_of(settings) / 1000)
+            if settings.processes > 1:
+                return Supervisor(settings, listener, again, tokens, workers).run()
+            run_loop(_serve_alone(settings, listener, again, tokens, workers))
     except (
         OSError,
         TooFewFiles,

@@ -321,6 +321,8 @@ class _Keeper:
         if text.startswith(REGISTERED):
             self.connected.set()
             self._registered = True
+        if self._ends >= 2 and not self._registered:
+            return  # it dies repeatedly: its last lines are logged with its end
         if self.stopping:
             level = min(level, logging.DEBUG)
         write = {logging.DEBUG: log.debug, logging.INFO: log.info, logging.WARNING: log.warning}

@@ -34,6 +34,7 @@ _NOT_SET = re.compile(r"Not set(?:, or 0)?: (.+?)\.(?=\s|$)")
 _MANY: dict[Any, str] = {dict: ".<name>", list: "[]"}
 
 _BEYOND_ANY_USE = 10_000_000
+"""Ranges up to this and beyond only keep absurd values out, and are not worth showing."""
 
 
 def settings_table() -> str:
@@ -105,27 +106,16 @@ def _default(field: FieldInfo) -> str:
     if amount := next((entry for entry in annotated if isinstance(entry, Amount)), None):
         limits = f" ({amount.range})" if amount.most < _BEYOND_ANY_USE else ""
         return f"`{text_of(amount.unit, value)}`{limits}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value}{_limits(field)}"
-    return f"`{value}`" if isinstance(value, str) else _shown(value)
-
-
-def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list):
+    if isinstance(value, list | dict):
         return " ".join(map(str, value)) or "none"
-    return "none" if value == {} else str(value)
-
-
-def _limits(field: FieldInfo) -> str:
-    """` (0 to 250)`; ranges that only keep absurd values out are not worth showing."""
-    bounds: dict[str, Any] = {}
-    for constraint in field.metadata:
-        for side in ("ge", "le"):
-            if hasattr(constraint, side):
-                bounds[side] = getattr(constraint, side)
-    own = bounds.keys() == {"ge", "le"} and bounds["le"] < _BEYOND_ANY_USE
-    return f" ({bounds['ge']} to {bounds['le']})" if own else ""
+    if isinstance(value, int):
+        ends = {
+            side: getattr(one, side) for one in field.metadata for side in ("ge", "le") if hasattr(one, side)
+        }
+        own = len(ends) == 2 and ends["le"] < _BEYOND_ANY_USE
+        return f"{value} ({ends['ge']} to {ends['le']})" if own else str(value)
+    return (
+        f"{value:g}" if isinstance(value, float) else f"`{value}`" if isinstance(value, str) else str(value)
+    )

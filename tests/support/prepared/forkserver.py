@@ -23,7 +23,8 @@ gc.disable()  # imported modules stay
 PROCESS = "fairlane.gateway.process"
 CLI = "fairlane.gateway.cli.main"
 MODULES = (
-    *(f"{PROCESS}.start", f"{PROCESS}.demo", "fairlane.gateway.cli.database", "fairlane.gateway.cli.status"),
+    *(f"{PROCESS}.start", f"{PROCESS}.demo", "fairlane.workers.cli"),
+    *(f"fairlane.gateway.cli.{name}" for name in ("commands", "database", "serve", "status")),
     *("fairlane.gateway.operator.settings_view", "uvloop", "httptools", "asyncpg", "aiosqlite"),
 )
 
@@ -34,8 +35,7 @@ def prepare(address: str, tests: list[str]) -> None:
         with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
             importlib.import_module("pytest").main(["--collect-only", "--quiet", *tests])
     else:
-        commands = importlib.import_module(CLI).COMMANDS
-        for module in sorted({*MODULES, *(module for module, _ in commands.values())}):
+        for module in MODULES:
             importlib.import_module(module)
         standin = (sys.executable, "-I", "-S", str(Path(__file__).with_name("standin.py")), address)
         importlib.import_module(f"{PROCESS}.workers").COMMAND = (*standin, "-P", "-m", CLI, "worker")
