@@ -25,7 +25,6 @@ from fairlane.gateway.api.operator_schemas import (
 from fairlane.gateway.api.queries import Filter
 from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, fields, listed, rows
 from fairlane.gateway.operator.bodies import Note, StrictBody, read_body
-from fairlane.gateway.webhooks.store import Cursor
 from fairlane.gateway.webhooks.webhooks import MAX_URL_CHARS, Webhooks
 
 DAY_MS = 24 * 3_600_000
@@ -34,7 +33,7 @@ router = keyed_router("webhooks")
 operators = keyed_router("operators")
 
 State = Annotated[Literal["waiting", "delivered", "failed"] | None, Query()]
-After = Annotated[str, Query(pattern=r"^([0-9]{1,15}-wh_[0-9a-f]{32})?$")]
+After = Annotated[str, Query(pattern=r"^([0-9]{1,15}\.wh_[0-9a-f]{32})?$")]
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 
@@ -168,7 +167,7 @@ async def list_deliveries(
 
     `status`: `waiting` (it is sent at `nextAt`), `delivered`, or `failed`: no attempt succeeded in three days.
     """
-    return answer(await webhooks.deliveries(caller, webhook_id, status, _cursor(after), limit))
+    return answer(await webhooks.deliveries(caller, webhook_id, status, after, limit))
 
 
 @router.get(
@@ -219,8 +218,3 @@ async def disable(operator: OperatorDep, actor: ActorDep, body: BodyDep, webhook
     you revoke the key."""
     read_body(AnyWebhookChange, body)
     return answer(await operator.webhooks.disable(webhook_id, actor))
-
-
-def _cursor(after: str) -> Cursor | None:
-    created, _, delivery = after.partition("-")
-    return Cursor(int(created), delivery) if after else None

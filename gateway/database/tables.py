@@ -347,19 +347,16 @@ webhooks = Table(
     metadata,
     Column("id", Text, primary_key=True),
     *_texts("key_id", "user_name", "url", "events", "note", "secret", "old_secret", "off_why", "error"),
-    *_numbers("old_until", "created", "changed", "fails", "not_before"),
-    *_texts("claim"),
-    Column("due", BigInteger, comment="When a replica has something to send; null: nothing waits"),
+    *_numbers("old_until", "created", "changed", "fails", "not_before", "claimed"),
     Column("off_since", BigInteger, comment="Since when; null: it is on"),
     Column("failing_since", BigInteger, comment="Null: it does not"),
     Column("delivered", BigInteger, comment="When last; null: never"),
-    Index("ix_webhooks_due", "due"),
     Index("ix_webhooks_key_id_user_name", "key_id", "user_name"),
     comment="URLs that are notified when something of their owners ends",
 )
 """`user_name`: a user of the key, or EVERY_USER. `events`: types, separated by blanks. `secret` signs requests; `old_secret` also
 signs them until `old_until`. `fails`: failed attempts since the last success; `error`: of the last one. `not_before`: when a
-failing receiver is tried next. `claim`: the token of the replica that is sending; then `due` is when its claim ends."""
+failing receiver is tried next. `claimed`: until when one replica sends its deliveries; 0: none does."""
 
 webhook_deliveries = Table(
     "webhook_deliveries",

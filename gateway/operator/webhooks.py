@@ -41,8 +41,7 @@ class WebhookAdmin:
                     404, "WEBHOOK_NOT_FOUND", "There is no such webhook: `fairlane webhook list` lists them"
                 )
             if row.off_since is None:
-                await store.update_webhook(connection, webhook, disabled(self._now_ms(), BY_OPERATOR))
-                row = await store.find(connection, webhook, None)
+                row = await store.update_webhook(connection, webhook, disabled(self._now_ms(), BY_OPERATOR))
         notes: list[str] = []
         facts = {"key": row.key_id, "user": row.user_name, "url": read_target(row.url).origin}
         await self._audit.note(actor, "disable", f"webhook {webhook}", facts, {}, notes)

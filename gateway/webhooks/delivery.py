@@ -14,7 +14,7 @@ from fairlane.workers.adapters.targets import BadTarget, Target, read_target
 from fairlane.workers.sdk.errors import TaskError
 
 if TYPE_CHECKING:
-    from fairlane.workers.adapters.endpoints.client import Answer, Client
+    from fairlane.workers.adapters.endpoints.client import Client
 
 AGENT = "Fairlane-Webhooks"
 NO_ADDRESS = (
@@ -81,7 +81,9 @@ async def post(
         request = Request("POST", target, [*headers, *_headers(target, body)], body, allowed, None)
         async with asyncio.timeout(timeout_s):
             answer = await client.send(request)
-        status, retry_after_ms = answer.status, _retry_after_ms(answer)
+        status, seconds = answer.status, answer.headers.get("retry-after", "")
+        if seconds.isascii() and seconds.isdigit() and len(seconds) <= MAX_RETRY_AFTER_DIGITS:
+            retry_after_ms = int(seconds) * 1000
         error = error_of(status)
     except TimeoutError:
         error = f"The receiver did not answer within {timeout_s:g} s."
@@ -98,12 +100,6 @@ def host_of(url: str) -> str:
         return read_target(url).host
     except BadTarget:
         return ""
-
-
-def _retry_after_ms(answer: "Answer") -> int:
-    text = answer.headers.get("retry-after", "")
-    valid = text.isascii() and text.isdigit() and len(text) <= MAX_RETRY_AFTER_DIGITS
-    return int(text) * 1000 if valid else 0
 
 
 def _error_of(failed: TaskError) -> str:

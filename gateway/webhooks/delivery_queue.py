@@ -1,19 +1,17 @@
 """The queue of deliveries, in SQL: replicas claim webhooks, send their deliveries, and record the results.
 
-A claim is the time (`due`) at which it ends, and a token (`claim`). If its replica dies, another one claims the webhook then and
-sends again all deliveries without a result: each is sent at least once, with the same id each time.
+A claim is the time at which it ends (`claimed`). If its replica dies, another one claims the webhook then and sends again all
+deliveries without a result: each is sent at least once, with the same id each time.
 
 A delivery that failed is retried with growing pauses. A webhook whose last attempts all failed backs off as a whole: then one
 delivery at a time tests whether its receiver is available, however many wait.
 """
 
-import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import BindParameter, Update, bindparam, func, select, update
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
@@ -40,10 +38,10 @@ class Policy(NamedTuple):
     give_up_ms: int
 
 
-class WebhookHealth(NamedTuple):
-    """The recent failures of a webhook."""
+class Health(NamedTuple):
+    """The recent failures of a webhook: columns of its row."""
 
-    failures: int = 0
+    fails: int = 0
     """Failed attempts since the last success."""
     failing_since: int | None = None
     error: str = ""
@@ -54,7 +52,7 @@ class WebhookHealth(NamedTuple):
 
     @property
     def backs_off(self) -> bool:
-        return self.failures >= MAX_FAILURES
+        return self.fails >= MAX_FAILURES
 
 
 class Webhook(NamedTuple):
@@ -67,8 +65,8 @@ class Webhook(NamedTuple):
     secret: str
     old_secret: str
     old_until: int
-    claim: str
-    health: WebhookHealth
+    claimed: int
+    health: Health
 
     def secrets(self, now_ms: int) -> list[str]:
         """Return the secrets that sign requests now."""
@@ -102,27 +100,23 @@ def next_attempt(attempt: Attempt, attempts: int, began: int, policy: Policy, ch
     return min(attempt.ended + pause, end)
 
 
-def health_after(
-    before: WebhookHealth, attempts: Sequence[Attempt], policy: Policy, chance: float
-) -> WebhookHealth:
+def health_after(before: Health, attempts: Sequence[Attempt], policy: Policy, chance: float) -> Health:
     """Return the health of a webhook after attempts that were made at the same time: one success is enough."""
     if not attempts:
         return before
     if any(attempt.succeeded for attempt in attempts):
-        return WebhookHealth()
-    last = attempts[-1]
-    failures = before.failures + len(attempts)
+        return Health()
+    last, fails = attempts[-1], before.fails + len(attempts)
     since = attempts[0].at if before.failing_since is None else before.failing_since
+    pause, off_why = min(max(attempt.retry_after_ms for attempt in attempts), MAX_BACKOFF_MS), ""
     if any(attempt.status == GONE for attempt in attempts):
-        return WebhookHealth(failures, since, last.error, 0, "The receiver answered 410: it is gone.")
-    if last.ended - since >= DISABLE_DAYS * 24 * 3_600_000:
-        why = f"It failed for {DISABLE_DAYS} days: {last.error}"
-        return WebhookHealth(failures, since, last.error, 0, why)
-    pause = min(max(attempt.retry_after_ms for attempt in attempts), MAX_BACKOFF_MS)
-    if failures >= MAX_FAILURES:
-        backoff = min(policy.retry_ms * 2 ** min(failures - MAX_FAILURES, 30), MAX_BACKOFF_MS)
+        off_why = "The receiver answered 410: it is gone."
+    elif last.ended - since >= DISABLE_DAYS * 24 * 3_600_000:
+        off_why = f"It failed for {DISABLE_DAYS} days: {last.error}"
+    elif fails >= MAX_FAILURES:
+        backoff = min(policy.retry_ms * 2 ** min(fails - MAX_FAILURES, 30), MAX_BACKOFF_MS)
         pause = max(pause, _spread(backoff, chance))
-    return WebhookHealth(failures, since, last.error, last.ended + pause if pause else 0)
+    return Health(fails, since, last.error, last.ended + pause if pause else 0, off_why)
 
 
 def _spread(ms: int, chance: float) -> int:
@@ -139,8 +133,8 @@ class DeliveryQueue:
     async def claim(
         self, now_ms: int, until_ms: int, most: int, of_key: Counter[str], most_of_key: int
     ) -> list[Webhook]:
-        """Claim up to `most` webhooks that are due until `until_ms`, first in, first out. `of_key`: claims of each key that this
-        replica holds already, `most_of_key` at most."""
+        """Claim up to `most` webhooks with due deliveries until `until_ms`, first in, first out. `of_key`: claims of each key
+        that this replica holds already, `most_of_key` at most."""
         columns, found = webhooks.c, Counter(of_key)
         full = [key for key, number in of_key.items() if number >= most_of_key]
         wanted = _CANDIDATES.where(columns.key_id.not_in(full)) if full else _CANDIDATES
@@ -153,13 +147,10 @@ class DeliveryQueue:
                 chosen.append(id_)
         if not chosen:
             return []
-        still_due = columns.id.in_(chosen), columns.due <= now_ms, columns.off_since.is_(None)
-        values = {"claim": secrets.token_hex(8), "due": until_ms}
+        still_free = columns.id.in_(chosen), columns.claimed <= now_ms, columns.off_since.is_(None)
+        claim = update(webhooks).where(*still_free).values(claimed=until_ms).returning(webhooks)
         async with self._database.writing() as connection:
-            claimed = await connection.execute(
-                update(webhooks).where(*still_due).values(values).returning(*_CLAIMED)
-            )
-            return [_webhook(row) for row in claimed]
+            return [_webhook(row) for row in await connection.execute(claim)]
 
     async def due(self, webhook: Webhook, now_ms: int, most: int) -> list[Delivery]:
         """Return the due deliveries of a claimed webhook, the longest due first."""
@@ -172,35 +163,22 @@ class DeliveryQueue:
 
     async def record(
         self, webhook: Webhook, results: Sequence[tuple[Delivery, Attempt]], policy: Policy, now_ms: int
-    ) -> tuple[WebhookHealth, int] | None:
+    ) -> tuple[Health, int] | None:
         """Record the results of attempts, and end the claim. Return the webhook's health, and the number of deliveries that are
         not retried any more. None: the claim is over, or the webhook was deleted, changed or disabled."""
-        columns, attempts = webhooks.c, [attempt for _, attempt in results]
+        attempts = [attempt for _, attempt in results]
         changes = [self._change(delivery, attempt, policy) for delivery, attempt in results]
         now = health_after(webhook.health, attempts, policy, self._chance())
+        values: dict[str, Any] = {"claimed": 0, **now._asdict()}
+        if now.off_why:
+            values["off_since"] = now_ms
+        if delivered := [attempt.ended for attempt in attempts if attempt.succeeded]:
+            values["delivered"] = max(delivered)
         async with self._database.writing() as connection:
-            # locked first: `enqueue` holds this lock while it adds deliveries, so `first_due` misses none
-            locked = select(columns.claim).where(columns.id == webhook.id).with_for_update()
-            claim = await connection.scalar(locked)
             if changes:
                 await connection.execute(_RECORD, changes)
-            if claim != webhook.claim:
-                return None
-            due = await first_due(connection, webhook.id)
-            values: dict[str, Any] = {
-                "claim": "",
-                "fails": now.failures,
-                "failing_since": now.failing_since,
-                "error": now.error,
-                "not_before": now.not_before,
-                "due": None if due is None else max(due, now.not_before, now_ms),
-            }
-            if now.off_why:
-                values |= {"off_since": now_ms, "off_why": now.off_why, "due": None}
-            if delivered := [attempt.ended for attempt in attempts if attempt.succeeded]:
-                values["delivered"] = max(delivered)
-            await connection.execute(update(webhooks).where(columns.id == webhook.id).values(values))
-        return now, sum(change["state"] == "failed" for change in changes)
+            held = (await connection.execute(_claimed(webhook).values(values))).rowcount > 0
+        return (now, sum(change["state"] == "failed" for change in changes)) if held else None
 
     def _change(self, delivery: Delivery, attempt: Attempt, policy: Policy) -> dict[str, Any]:
         attempts, due = delivery.attempts + 1, None
@@ -218,41 +196,31 @@ class DeliveryQueue:
 
     async def postpone(self, webhook: Webhook, until_ms: int, error: str) -> None:
         """End the claim of a webhook to which nothing was sent, and send nothing until `until_ms`."""
-        columns = webhooks.c
-        values = {"claim": "", "due": until_ms, "not_before": until_ms, "error": error}
         async with self._database.writing() as connection:
-            mine = update(webhooks).where(columns.id == webhook.id, columns.claim == webhook.claim)
-            await connection.execute(mine.values(values))
+            await connection.execute(_claimed(webhook).values(claimed=0, not_before=until_ms, error=error))
 
 
 def _webhook(row: Any) -> Webhook:
     own = {name: getattr(row, name) for name in Webhook._fields[:-1]}
-    return Webhook(**own, health=WebhookHealth(row.fails, row.failing_since, row.error, row.not_before))
+    return Webhook(**own, health=Health(row.fails, row.failing_since, row.error, row.not_before))
 
 
-async def first_due(connection: AsyncConnection, webhook: str) -> int | None:
-    """Return when the first waiting delivery of a webhook is due; None: none waits."""
-    columns = webhook_deliveries.c
-    first = select(columns.due).where(columns.webhook == webhook, columns.due.is_not(None))
-    due: int | None = await connection.scalar(first.order_by(columns.due).limit(1))
-    return due
+def _claimed(webhook: Webhook) -> Update:
+    return update(webhooks).where(webhooks.c.id == webhook.id, webhooks.c.claimed == webhook.claimed)
 
 
+_first_due = (
+    select(func.min(webhook_deliveries.c.due))
+    .where(webhook_deliveries.c.webhook == webhooks.c.id)
+    .scalar_subquery()
+)
+_now: BindParameter[int] = bindparam("now")
 _CANDIDATES = (
     select(webhooks.c.id, webhooks.c.key_id)
-    .where(webhooks.c.due <= bindparam("now"), webhooks.c.off_since.is_(None))
-    .order_by(webhooks.c.due)
+    .where(webhooks.c.off_since.is_(None), webhooks.c.not_before <= _now, webhooks.c.claimed <= _now)
+    .where(_first_due <= _now)
+    .order_by(_first_due)
     .limit(MAX_CANDIDATES)
-)
-_CLAIMED = tuple(
-    webhooks.c[name]
-    for name in (
-        *Webhook._fields[:-1],
-        "fails",
-        "failing_since",
-        "error",
-        "not_before",
-    )  # the last are its health
 )
 _RECORD = update(webhook_deliveries).where(
     # a slow replica whose claim has ended does not overwrite the success of the next one

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
@@ -11,7 +11,7 @@ from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.webhooks.events import ANY, EVERY_USER, delivery_id, event_id
 
-_IF_NEW = "ON CONFLICT (id) DO NOTHING RETURNING webhook"
+_IF_NEW = "ON CONFLICT (id) DO NOTHING RETURNING 1"
 
 
 class End(NamedTuple):
@@ -41,36 +41,16 @@ async def enqueue(connection: AsyncConnection, ends: Sequence[End]) -> int:
         for end in ends
         if _matches(webhook, end)
     ]
-    new = [webhook for (webhook,) in await insert_rows(connection, webhook_deliveries, rows, _IF_NEW)]
-    if new:
-        first, ids = min(end.ended for end in ends), set(new)
-        # during a claim `due` is its end: the replica that holds it looks for new deliveries when it records its results
-        idle = [row for row in found if row.id in ids and not row.claim]
-        dues = {row.id: max(first, row.not_before) for row in idle}
-        changes = [
-            {"of": row.id, "at": dues[row.id]} for row in idle if row.due is None or row.due > dues[row.id]
-        ]
-        if changes:
-            await connection.execute(_SET_DUE, changes)
-    return len(new)
+    return len(await insert_rows(connection, webhook_deliveries, rows, _IF_NEW))
 
 
 _columns = webhooks.c
-_OF_OWNERS = (
-    select(
-        *(_columns.id, _columns.key_id, _columns.user_name, _columns.events),
-        *(_columns.due, _columns.not_before, _columns.claim),
-    )
-    .where(
-        _columns.key_id.in_(bindparam("keys", expanding=True)),
-        _columns.user_name.in_(bindparam("users", expanding=True)),
-        _columns.off_since.is_(None),
-    )
-    .order_by(_columns.id)  # all transactions lock rows in this order, so there is no deadlock
-    .with_for_update()
+_OF_OWNERS = select(_columns.id, _columns.key_id, _columns.user_name, _columns.events).where(
+    _columns.key_id.in_(bindparam("keys", expanding=True)),
+    _columns.user_name.in_(bindparam("users", expanding=True)),
+    _columns.off_since.is_(None),
 )
 """Made once: a list inside the statement leaves reference cycles for the collector at each page of ends."""
-_SET_DUE = update(webhooks).where(_columns.id == bindparam("of")).values(due=bindparam("at"))
 
 
 def _matches(webhook: Any, end: End) -> bool:

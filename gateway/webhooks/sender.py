@@ -16,7 +16,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.webhooks import signing
 from fairlane.gateway.webhooks.delivery import Attempt, host_of, post, webhook_client
-from fairlane.gateway.webhooks.delivery_queue import Delivery, DeliveryQueue, Policy, Webhook, WebhookHealth
+from fairlane.gateway.webhooks.delivery_queue import Delivery, DeliveryQueue, Health, Policy, Webhook
 from fairlane.gateway.webhooks.events import EVERY_USER, body_of
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.loops import Periodic, cancel_and_wait
@@ -112,7 +112,7 @@ class Sender(Periodic):
             self.wake.set()  # a place is free
 
     async def _send_due(self, webhook: Webhook) -> None:
-        most = 1 if webhook.health.failures else MAX_CONCURRENT
+        most = 1 if webhook.health.fails else MAX_CONCURRENT
         deliveries = await self._queue.due(webhook, self._now_ms(), most)
         attempts = await asyncio.gather(*(self._send(webhook, delivery) for delivery in deliveries))
         tuning = self._settings().tuning
@@ -149,7 +149,7 @@ class Sender(Periodic):
             timeout_s=settings.tuning.webhook_timeout_ms / 1000,
         )
 
-    def _report(self, webhook: Webhook, now: WebhookHealth, given_up: int) -> None:
+    def _report(self, webhook: Webhook, now: Health, given_up: int) -> None:
         before = webhook.health
         facts = {
             "webhook": webhook.id,
@@ -165,5 +165,5 @@ class Sender(Periodic):
             self._lines.log(log.warning, "webhook disabled", **facts, reason=now.off_why)
         elif now.backs_off and not before.backs_off:
             self._lines.log(log.warning, "webhook fails", **facts, reason=now.error)
-        elif before.backs_off and not now.failures:
+        elif before.backs_off and not now.fails:
             self._lines.log(log.info, "webhook works again", **facts)

@@ -2,25 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import and_, func, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
+from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.webhooks.events import EVERY_USER
-
-
-class Cursor(NamedTuple):
-    """The last delivery of a page, which the next page follows."""
-
-    created: int
-    id: str
-
-    def __str__(self) -> str:
-        return f"{self.created}-{self.id}"
-
 
 _WAITING = (
     select(func.count())
@@ -70,9 +60,10 @@ async def find(
     return (await connection.execute(found.with_for_update() if lock else found)).one_or_none()
 
 
-async def update_webhook(connection: AsyncConnection, webhook: str, values: Mapping[str, Any]) -> None:
-    """Change columns of a webhook."""
+async def update_webhook(connection: AsyncConnection, webhook: str, values: Mapping[str, Any]) -> Any:
+    """Change columns of a webhook; return it."""
     await connection.execute(update(webhooks).where(webhooks.c.id == webhook).values(dict(values)))
+    return await find(connection, webhook, None)
 
 
 # ---- deliveries ----------
@@ -86,15 +77,15 @@ async def delivery(connection: AsyncConnection, webhook: str, delivery_id: str) 
 
 
 async def deliveries(
-    connection: AsyncConnection, webhook: str, status: str | None, after: Cursor | None, limit: int
+    connection: AsyncConnection, webhook: str, status: str | None, after: str, limit: int
 ) -> Sequence[Any]:
     """Return deliveries of a webhook, the newest event first."""
     columns = webhook_deliveries.c
     found = select(webhook_deliveries).where(columns.webhook == webhook)
     if status is not None:
         found = found.where(columns.state == status)
-    if after is not None:
-        found = found.where(tuple_(columns.created, columns.id) < tuple_(*after))
+    if after:
+        found = found.where(tuple_(columns.created, columns.id) < tuple_(*read_place(after)))
     return (
         await connection.execute(found.order_by(columns.created.desc(), columns.id.desc()).limit(limit))
     ).all()

@@ -1,7 +1,8 @@
 """What clients can do with their webhooks."""
 
+import contextlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -14,12 +15,11 @@ from fairlane.gateway.database.tables import webhook_deliveries, webhooks
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import store
-from fairlane.gateway.webhooks.delivery_queue import first_due
+from fairlane.gateway.webhooks.delivery_queue import Health
 from fairlane.gateway.webhooks.enqueue import row_of
 from fairlane.gateway.webhooks.events import ANY, EVENTS, EVERY_USER, TEST
 from fairlane.gateway.webhooks.events import event_id as id_of_event
 from fairlane.gateway.webhooks.signing import new_secret
-from fairlane.gateway.webhooks.store import Cursor
 from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_networks, why_refused
 from fairlane.workers.adapters.targets import BadTarget, read_target
 
@@ -47,6 +47,18 @@ class Webhooks:
         self._settings = settings
         self._now_ms = now_ms
 
+    @contextlib.asynccontextmanager
+    async def _changing(
+        self, caller: Caller, webhook: str, *, enabled: bool = False
+    ) -> AsyncIterator[tuple[AsyncConnection, Any]]:
+        """Open a transaction in which no other one changes the webhook. `enabled`: raise ApiError(409) if it is not."""
+        async with self._database.writing() as connection:
+            row = _found(await store.find(connection, webhook, caller.owner, lock=True))
+            if enabled and row.off_since is not None:
+                sentence = "The webhook is disabled: enable it first (enabled: true)"
+                raise ApiError(409, "WEBHOOK_DISABLED", sentence)
+            yield connection, row
+
     async def page(self, caller: Caller) -> dict[str, Any]:
         """Return all of them, and the limit."""
         async with self._database.reading() as connection:
@@ -59,7 +71,7 @@ class Webhooks:
             return shown(_found(await store.find(connection, webhook, caller.owner)))
 
     async def deliveries(
-        self, caller: Caller, webhook: str, status: str | None, after: Cursor | None, limit: int
+        self, caller: Caller, webhook: str, status: str | None, after: str, limit: int
     ) -> dict[str, Any]:
         """Return a page of deliveries, the newest event first."""
         owner = caller.owner
@@ -68,7 +80,7 @@ class Webhooks:
             found = await store.deliveries(connection, webhook, status, after, limit + 1)
         rows = [shown_delivery(one, row.not_before) for one in found[:limit]]
         last = found[limit - 1] if len(found) > limit else None
-        return {"deliveries": rows, "next": None if last is None else str(Cursor(last.created, last.id))}
+        return {"deliveries": rows, "next": None if last is None else f"{last.created}.{last.id}"}
 
     async def delivery(self, caller: Caller, webhook: str, delivery: str) -> dict[str, Any]:
         """Return one delivery."""
@@ -94,8 +106,8 @@ class Webhooks:
             "secret": new_secret(),
             "created": now,
             "changed": now,
-            **dict.fromkeys(("off_why", "error", "claim", "old_secret"), ""),
-            **dict.fromkeys(("fails", "not_before", "old_until"), 0),
+            **dict.fromkeys(("off_why", "error", "old_secret"), ""),
+            **dict.fromkeys(("fails", "not_before", "old_until", "claimed"), 0),
         }
         async with self._database.writing() as connection:
             await store.lock_owner(connection, owner)
@@ -117,22 +129,18 @@ class Webhooks:
             values["events"] = _checked_events(fields["events"])
         if "note" in fields:
             values["note"] = fields["note"]
-        async with self._database.writing() as connection:
-            row = _found(await store.find(connection, webhook, caller.owner, lock=True))
+        async with self._changing(caller, webhook) as (connection, row):
             on = fields.get("enabled", row.off_since is None)
             if not on and row.off_since is None:
                 values |= disabled(now, BY_OWNER)
             elif on and (row.off_since is not None or values.get("url", row.url) != row.url):
                 # without its claim, a replica that is sending now does not write the failures again
-                values |= {"off_since": None, "off_why": "", "fails": 0, "failing_since": None, "error": ""}
-                values |= {"not_before": 0, "claim": "", "due": await first_due(connection, webhook)}
-            await store.update_webhook(connection, webhook, values)
-            return shown(await store.find(connection, webhook, None))
+                values |= {"off_since": None, "claimed": 0, **Health()._asdict()}
+            return shown(await store.update_webhook(connection, webhook, values))
 
     async def remove(self, caller: Caller, webhook: str) -> dict[str, Any]:
         """Remove a webhook and its deliveries. A request under way can still arrive."""
-        async with self._database.writing() as connection:
-            _found(await store.find(connection, webhook, caller.owner, lock=True))
+        async with self._changing(caller, webhook) as (connection, _):
             # its deliveries, which may be many, can be found no more; `purge` deletes them at their age
             await connection.execute(delete(webhooks).where(webhooks.c.id == webhook))
         return {"id": webhook, "removed": True}
@@ -141,42 +149,31 @@ class Webhooks:
         """Replace the secret. Return the webhook with the new one; the former one also signs for `keep_ms`."""
         now, secret = self._now_ms(), new_secret()
         until = now + (KEEP_SECRET_MS if keep_ms is None else keep_ms)
-        async with self._database.writing() as connection:
-            row = _found(await store.find(connection, webhook, caller.owner, lock=True))
+        async with self._changing(caller, webhook) as (connection, row):
             values = {"secret": secret, "changed": now, "old_secret": row.secret, "old_until": until}
             if until <= now:
                 values |= {"old_secret": "", "old_until": 0}
-            await store.update_webhook(connection, webhook, values)
-            return shown(await store.find(connection, webhook, None)) | {"secret": secret}
+            return shown(await store.update_webhook(connection, webhook, values)) | {"secret": secret}
 
     async def test(self, caller: Caller, webhook: str) -> dict[str, Any]:
         """Add a delivery of a `webhook.test` event, and return it."""
         now = self._now_ms()
         made = row_of(webhook, TEST, webhook, "", now, id_of_event(TEST, secrets.token_hex(12)))
-        async with self._database.writing() as connection:
-            row = _enabled(await store.find(connection, webhook, caller.owner, lock=True))
+        async with self._changing(caller, webhook, enabled=True) as (connection, _):
             await connection.execute(insert(webhook_deliveries).values(made))
-            return await self._send_now(connection, row, made["id"], now)
+            return await _sent_now(connection, webhook, made["id"])
 
     async def redeliver(self, caller: Caller, webhook: str, delivery: str) -> dict[str, Any]:
         """Send a delivery again, now. One that has ended gets all its attempts again."""
         now = self._now_ms()
-        async with self._database.writing() as connection:
-            row = _enabled(await store.find(connection, webhook, caller.owner, lock=True))
+        async with self._changing(caller, webhook, enabled=True) as (connection, _):
             found = await _delivery(connection, webhook, delivery)
             values: dict[str, Any] = {"due": now}
             if found.state != "waiting":
                 values |= {"state": "waiting", "began": now, "attempts": 0, "ended": None}
             which = webhook_deliveries.c.id == delivery
             await connection.execute(update(webhook_deliveries).where(which).values(values))
-            return await self._send_now(connection, row, delivery, now)
-
-    async def _send_now(
-        self, connection: AsyncConnection, row: Any, delivery: str, now: int
-    ) -> dict[str, Any]:
-        if not row.claim:
-            await store.update_webhook(connection, row.id, {"due": now})
-        return shown_delivery(await store.delivery(connection, row.id, delivery), 0)
+            return await _sent_now(connection, webhook, delivery)
 
 
 # ---- answers ----------
@@ -228,7 +225,7 @@ def shown_delivery(row: Any, not_before: int) -> dict[str, Any]:
 
 def disabled(now_ms: int, why: str) -> dict[str, Any]:
     """Return the columns of a webhook that is disabled now."""
-    return {"off_since": now_ms, "off_why": why, "due": None, "claim": ""}
+    return {"off_since": now_ms, "off_why": why, "claimed": 0}
 
 
 # ---- checks ----------
@@ -273,15 +270,15 @@ def _found(row: Any | None) -> Any:
     return row
 
 
-def _enabled(row: Any | None) -> Any:
-    if _found(row).off_since is not None:
-        raise ApiError(409, "WEBHOOK_DISABLED", "The webhook is disabled: enable it first (enabled: true)")
-    return row
-
-
 async def _delivery(connection: AsyncConnection, webhook: str, delivery: str) -> Any:
     found = await store.delivery(connection, webhook, delivery)
     if found is None:
         sentence = "This webhook has no such delivery, or the delivery is older than two weeks"
         raise ApiError(404, "DELIVERY_NOT_FOUND", sentence)
     return found
+
+
+async def _sent_now(connection: AsyncConnection, webhook: str, delivery: str) -> dict[str, Any]:
+    """Return a delivery that is sent now, also to a webhook that backs off."""
+    await store.update_webhook(connection, webhook, {"not_before": 0})
+    return shown_delivery(await _delivery(connection, webhook, delivery), 0)

@@ -271,7 +271,7 @@ def sender_of(talk: Talk) -> Sender:
 async def told_error(talk: Talk, made: dict[str, Any]) -> str:
     async with talk.served.gateway.database.reading() as connection:
         row: Any = await store.find(connection, made["id"], None)
-    assert row.claim == ""
+    assert row.claimed == 0
     error: str = row.error
     return error
 

@@ -7,8 +7,8 @@ from fairlane.gateway.webhooks.delivery_queue import (
     DISABLE_DAYS,
     MAX_BACKOFF_MS,
     MAX_PAUSE_MS,
+    Health,
     Policy,
-    WebhookHealth,
     health_after,
     next_attempt,
 )
@@ -58,7 +58,7 @@ def test_a_pause_has_jitter_and_follows_retry_after(
 
 
 def test_a_webhook_backs_off_after_three_failures_and_longer_with_each_one() -> None:
-    health, pauses = WebhookHealth(), []
+    health, pauses = Health(), []
     for number in range(20):
         health = health_after(health, [failed(1000)], POLICY, 0.5)
         pauses.append(health.not_before - 1000 if health.not_before else 0)
@@ -68,24 +68,24 @@ def test_a_webhook_backs_off_after_three_failures_and_longer_with_each_one() -> 
 
 
 def test_one_success_resets_its_failures_and_no_attempt_changes_nothing() -> None:
-    before = WebhookHealth(9, 5, "before", 100)
-    assert health_after(before, [failed(1000), succeeded(1000)], POLICY, 0.5) == WebhookHealth()
+    before = Health(9, 5, "before", 100)
+    assert health_after(before, [failed(1000), succeeded(1000)], POLICY, 0.5) == Health()
     assert health_after(before, [], POLICY, 0.5) == before
 
 
 def test_it_is_disabled_after_days_of_failures_and_immediately_at_410() -> None:
     end = DISABLE_DAYS * 24 * HOUR_MS
-    first = health_after(WebhookHealth(), [failed(0)], POLICY, 0.5)
+    first = health_after(Health(), [failed(0)], POLICY, 0.5)
     assert not health_after(first, [failed(end - 1)], POLICY, 0.5).off_why
     assert health_after(first, [failed(end)], POLICY, 0.5).off_why == "It failed for 5 days: It did not work."
-    assert "410" in health_after(WebhookHealth(), [failed(0, 410)], POLICY, 0.5).off_why
-    assert not health_after(WebhookHealth(), [failed(0, 410), succeeded(0)], POLICY, 0.5).off_why
+    assert "410" in health_after(Health(), [failed(0, 410)], POLICY, 0.5).off_why
+    assert not health_after(Health(), [failed(0, 410), succeeded(0)], POLICY, 0.5).off_why
 
 
 def test_retry_after_delays_the_whole_webhook_for_an_hour_at_most() -> None:
-    after = health_after(WebhookHealth(), [failed(1000, 429, 30_000)], POLICY, 0.5)
-    assert (after.failures, after.not_before) == (1, 31_000)
-    longest = health_after(WebhookHealth(), [failed(1000, 503, 99 * HOUR_MS)], POLICY, 0.5)
+    after = health_after(Health(), [failed(1000, 429, 30_000)], POLICY, 0.5)
+    assert (after.fails, after.not_before) == (1, 31_000)
+    longest = health_after(Health(), [failed(1000, 503, 99 * HOUR_MS)], POLICY, 0.5)
     assert longest.not_before == 1000 + MAX_BACKOFF_MS
 
 
