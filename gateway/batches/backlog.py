@@ -1,7 +1,6 @@
 """Lines of a batch that cannot be submitted now, by what blocks them: a model, or everything. Pure: times are handed in, s."""
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Final
 
 from fairlane.gateway.batches.lines import Line
@@ -33,11 +32,6 @@ class Backlog:
         return self._bytes > MAX_BYTES or len(self) >= MAX_LINES
 
     @property
-    def places(self) -> Iterator[tuple[int, int]]:
-        """The numbers of the lines, and their offsets in the file."""
-        return ((line.number, line.offset) for lines in self._lines.values() for line in lines)
-
-    @property
     def blocked_on(self) -> BlockedOn:
         """Error codes, with the models whose lines they block."""
         found: dict[str, list[str]] = {}
@@ -48,10 +42,9 @@ class Backlog:
                     models.append(model)
         return {code: sorted(found[code]) for code in sorted(found)}
 
-    def add(self, line: Line, model: str = EVERYTHING, *, first: bool = False) -> None:
+    def add(self, line: Line, model: str = EVERYTHING) -> None:
         """Keep a line until its model is not blocked."""
-        lines = self._lines.setdefault(model, deque())
-        (lines.appendleft if first else lines.append)(line)
+        self._lines.setdefault(model, deque()).append(line)
         self._bytes += len(line.text)
 
     def block(self, model: str, seconds: float, code: str, now: float) -> None:
@@ -78,8 +71,6 @@ class Backlog:
                 del self._lines[model]
         return found
 
-    def clear(self) -> list[tuple[int, int]]:
-        """Drop all lines; return their places."""
-        places = [*self.places]
+    def clear(self) -> None:
+        """Drop all lines."""
         self._lines, self._blocked, self._bytes = {}, {}, 0
-        return places

@@ -15,7 +15,6 @@ from fairlane.gateway.calls.openai import CHAT, MAX_EXPIRY_S, MAX_KEY, MAX_PAIRS
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.files.files import Files
-from fairlane.gateway.files.rows import FileRow
 from fairlane.queues.clock import now_ms
 
 PURPOSE = "batch"
@@ -105,22 +104,12 @@ class Batches:
             output_ttl_s=new.output_expires_after.seconds if new.output_expires_after else 0,
         )
         try:
-            await self._store.add(batch, MAX_UNENDED_PER_OWNER, self._file_until(row, batch))
+            await self._store.add(batch, MAX_UNENDED_PER_OWNER, batch.expires + FILE_KEPT_BEHIND_MS)
         except TooMany:
             sentence = f"You have {MAX_UNENDED_PER_OWNER} batches that have not ended; wait, or cancel some"
             raise ApiError(429, "TOO_MANY_BATCHES", sentence, retry_after_ms=WAIT_MS) from None
         self._hurry()
         return batch
-
-    def _file_until(self, row: FileRow, batch: Batch) -> int:
-        """Return until when the input file is kept: until the batch has ended, but, with `files.ttl_ms`, not longer than the
-        longest window behind it, however many batches read the file."""
-        until = batch.expires + FILE_KEPT_BEHIND_MS
-        settings = self._current.settings
-        ttl_ms = settings.files.ttl_ms
-        if ttl_ms is None:
-            return until
-        return min(until, row.created + ttl_ms + MAX_WINDOW_MS + FILE_KEPT_BEHIND_MS)
 
     async def find(self, batch_id: str, owner: Owner | None) -> Batch:
         """Return a batch of an owner (None: of any). Raises ApiError(404)."""

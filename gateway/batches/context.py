@@ -8,15 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from fairlane.gateway.batches.backlog import EVERYTHING, Backlog
-from fairlane.gateway.batches.lines import (
-    AROUND_BODY,
-    FileLines,
-    Line,
-    Pace,
-    ParsedLine,
-    Unreadable,
-    parse_line,
-)
+from fairlane.gateway.batches.lines import AROUND_BODY, FileLines, Line, ParsedLine, Unreadable, parse_line
 from fairlane.gateway.batches.models import Batch, Problem, Status, blocked_on_json, line_task
 from fairlane.gateway.batches.requests import View
 from fairlane.gateway.batches.store import BatchStore
@@ -27,6 +19,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.submit import Submit
+from fairlane.queues.errors import StoreError
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
@@ -62,7 +55,6 @@ class Submitted(NamedTuple):
     """A line whose task waits or runs."""
 
     line: int
-    offset: int
     custom_id: str
     task_id: str
     view: Callable[[TaskInfo], View]
@@ -82,7 +74,6 @@ class BatchContext:
         self.tools = tools
         self.batch = batch
         self.cancelled = batch.status == Status.CANCELLING
-        self.pace = Pace()
         self.backlog = Backlog()
         self.submitted: dict[int, Submitted] = {}
         self.running = 0
@@ -94,16 +85,11 @@ class BatchContext:
         """Return what identifies the batch in the log."""
         return {"batch": self.batch.id, "key_id": self.batch.key_id, "user": self.batch.user_name}
 
-    def cancel(self) -> None:
-        """Have it end early."""
-        self.cancelled = True
-
     # ---- its file ----------
 
-    def lines_from(self, line: int, offset: int) -> FileLines:
-        """Return its lines from one on, which begins at `offset`."""
-        most = self.tools.current.settings.max_body_bytes + AROUND_BODY
-        return FileLines(self._open, most, line, offset)
+    def lines(self) -> FileLines:
+        """Return its lines, from the first one on."""
+        return FileLines(self._open, self.tools.current.settings.max_body_bytes + AROUND_BODY)
 
     async def _open(self, start: int) -> AsyncIterator[bytes]:
         opened = self.tools.files.open(self.batch.owner, self.batch.input_file, start)
@@ -164,9 +150,9 @@ class BatchContext:
                 self.batch = await self.tools.store.mark(self.batch, **status)
 
     async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a call of the database that may be repeated."""
+        """Return the result of a call of the database or the store that may be repeated."""
         while True:
             try:
                 return await call()
-            except DatabaseUnavailable:
+            except (DatabaseUnavailable, StoreError):
                 await asyncio.sleep(RETRY_S)

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from fairlane.gateway.batches.context import BatchContext
-from fairlane.gateway.batches.lines import InvalidLine, Pace
+from fairlane.gateway.batches.lines import InvalidLine
 from fairlane.gateway.batches.models import Status, output_file
 from fairlane.gateway.batches.results import NotRun, not_run
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -73,13 +73,13 @@ async def _errors(context: BatchContext) -> AsyncIterator[bytes]:
     if status is Status.COMPLETED:
         return
     done = await context.retry(lambda: context.tools.store.kept(batch))
-    lines, pace, parts = context.lines_from(batch.line, batch.offset), Pace(), list[bytes]()
+    lines, parts = context.lines(), list[bytes]()
     while (line := await context.next_line(lines)) is not None:
         if line.number not in done:
             with contextlib.suppress(InvalidLine):
                 parsed = await context.parse(line)
                 parts.append(not_run(parsed.custom_id, context.task_id(line.number), _REASONS[status]))
-        await pace.step()
+        await asyncio.sleep(0)
         if len(parts) >= PAGE:
             yield b"".join(parts)
             parts = []

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import structlog
 
@@ -30,6 +31,17 @@ MAX_LED, MAX_OF_KEY = 50, 25
 RELEASE_S = 2.0
 REST_S = 10.0
 """A batch that failed unexpectedly is left alone for this time."""
+
+
+def in_turn(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the batches that some replica leads or may lead: the first ones of each caller, those that have begun before those
+    that wait, and all that only have to end. Pure."""
+    led, of_caller = list[Candidate](), Counter[tuple[str, str]]()
+    for one in sorted(found, key=lambda one: one.status == Status.VALIDATING):
+        of_caller[one.key_id, one.user_name] += not one.ending
+        if one.ending or of_caller[one.key_id, one.user_name] <= MAX_LED_PER_CALLER:
+            led.append(one)
+    return led
 
 
 class Leader(Periodic):
@@ -75,13 +87,11 @@ class Leader(Periodic):
         began, lease_ms = time.monotonic(), max(self._tools.current.settings.lease_ms, MIN_LEASE_MS)
         if self._runs and began >= self._renew_at:
             await self._renew(began, lease_ms)
-        found = await self._tools.store.unended(self._replica, MAX_LED_PER_CALLER, now_ms())
         of_key = Counter(run.batch.key_id for run in self._runs.values())
-        for one in found:
+        for one in in_turn(await self._tools.store.unended(now_ms())):
             run = self._runs.get(one.id)
             if run is not None:
-                if one.status is Status.CANCELLING:
-                    run.cancel()
+                run.cancelled |= one.status == Status.CANCELLING
             elif len(self._runs) < MAX_LED and of_key[one.key_id] < MAX_OF_KEY and self._may_take(one):
                 of_key[one.key_id] += 1
                 await self._take(one, lease_ms)

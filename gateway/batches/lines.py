@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import hashlib
 import re
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Final, NamedTuple
 
@@ -28,8 +27,6 @@ AROUND_BODY = 4096
 """Bytes of a line in addition to its body."""
 BLOCK = 1 << 20
 """Bytes that are read together, up to the end of a line."""
-MAX_HELD_S = 0.005
-"""How long `Pace` lets lines be processed before other tasks of the event loop run."""
 BOM = b"\xef\xbb\xbf"
 
 _LINE = re.compile(rb"^[^\S\n]*\S[^\n]*", re.MULTILINE)
@@ -109,8 +106,6 @@ class Line(NamedTuple):
 
     number: int
     """From 1; blank lines count."""
-    offset: int
-    """Of its first byte in the file."""
     text: bytes
 
 
@@ -132,22 +127,17 @@ Open = Callable[[int], AsyncIterator[bytes]]
 
 
 class FileLines:
-    """The lines of a file that are not blank, from line `number` on, which begins at `offset`. `most`: bytes of a line."""
+    """The lines of a file that are not blank. `most`: bytes of a line."""
 
-    def __init__(self, open_at: Open, most: int, number: int = 1, offset: int = 0) -> None:
+    def __init__(self, open_at: Open, most: int) -> None:
         self._open = open_at
         self._most = most
-        self._number = number
-        self._base = offset
+        self._number = 1
+        self._base = 0
         """The offset of the block in the file."""
         self._block = b""
         self._at = 0
         self._at_end = False
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The number of the next line, and its offset."""
-        return self._number, self._base + self._at
 
     async def next(self) -> Line | None:
         """Return the next line; None behind the last one. Raises Unreadable, and ApiError: then it can be called again."""
@@ -157,13 +147,13 @@ class FileLines:
                 return None
             await self._read()
         self._skip(found.start())
-        number, offset, text = self._number, self._base + self._at, found[0]
+        number, first, text = self._number, self._base + self._at == 0, found[0]
         if len(text) > self._most:
             raise _too_long(number, self._most)
         self._skip(found.end() + 1)
-        if offset == 0:
+        if first:
             text = text.removeprefix(BOM)
-        return Line(number, offset, text) if text.strip() else await self.next()
+        return Line(number, text) if text.strip() else await self.next()
 
     def _skip(self, to: int) -> None:
         to = min(to, len(self._block))
@@ -190,79 +180,50 @@ class FileLines:
         self._block, self._at = block if self._at_end else block[: block.rfind(b"\n") + 1], 0
 
 
-class Pace:
-    """Lets other tasks of the event loop run between the steps of something long."""
-
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
-
-    async def step(self) -> None:
-        """End a step: sleep as long as the last steps took, if they took long."""
-        spent = time.perf_counter() - self._since
-        if spent >= MAX_HELD_S:
-            await asyncio.sleep(min(spent, 0.1))
-            self._since = time.perf_counter()
-
-
 # ---- validation ----------
 
 MAX_REQUESTS = 50_000
 """Of a batch, as at OpenAI."""
 
 
-class Findings:
-    """The result of a validation: how many requests a file has, and its errors."""
+class Findings(NamedTuple):
+    """The result of a validation: how many requests a file has, the model of the first one, and its errors."""
 
-    def __init__(self, most_lines: int) -> None:
-        self._most_lines = most_lines
-        self._seen: dict[bytes, int] = {}
-        self.total = 0
-        self.problems: list[Problem] = []
-        self.model = ""
-        """The model of the first line."""
-
-    @property
-    def full(self) -> bool:
-        """Whether the rest of the file does not matter."""
-        return len(self.problems) >= MAX_ERRORS or self.total > self._most_lines
-
-    def add(self, number: int, parsed: ParsedLine) -> None:
-        """Count a request."""
-        self.total += 1
-        if self.total > self._most_lines:
-            sentence = f"A batch may have at most {self._most_lines} requests: this line is one more"
-            self.problems.append(Problem("too_many_lines", sentence, number))
-            return
-        digest = hashlib.blake2b(parsed.custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        first = self._seen.setdefault(digest, number)
-        if first != number:
-            sentence = f"The custom_id {parsed.custom_id[:64]!r} was used in line {first} already"
-            self.problems.append(Problem("duplicate_custom_id", sentence, number, "custom_id"))
+    total: int
+    model: str
+    problems: list[Problem]
 
 
 async def validate_lines(lines: FileLines, endpoint: str, most_lines: int, bodies: Bodies) -> Findings:
     """Validate a whole file. Raises ApiError: 503."""
-    findings, pace = Findings(most_lines), Pace()
-    while not findings.full:
+    total, model, problems, seen = 0, "", list[Problem](), dict[bytes, int]()
+    while len(problems) < MAX_ERRORS:
         try:
             line = await lines.next()
         except Unreadable as end:
-            findings.problems.append(end.problem)
-            return findings
+            problems.append(end.problem)
+            break
         if line is None:
+            if not total:
+                problems.append(Problem("empty_file", "The file holds no request"))
+            break
+        total += 1
+        if total > most_lines:
+            sentence = f"A batch may have at most {most_lines} requests: this line is one more"
+            problems.append(Problem("too_many_lines", sentence, line.number))
             break
         try:
             parsed = await parse_line(line.text, endpoint, bodies)
         except InvalidLine as invalid:
-            problem = Problem(invalid.code, invalid.message, line.number, invalid.param)
-            findings.problems.append(problem)
-            findings.total += 1
-        else:
-            findings.add(line.number, parsed)
-            if findings.total == 1:
-                with contextlib.suppress(ApiError):
-                    findings.model = model_in(await bodies.parse(parsed.body))
-        await pace.step()
-    if not findings.total and not findings.problems:
-        findings.problems.append(Problem("empty_file", "The file holds no request"))
-    return findings
+            problems.append(Problem(invalid.code, invalid.message, line.number, invalid.param))
+            continue
+        name = parsed.custom_id.encode("utf-8", "surrogatepass")
+        first = seen.setdefault(hashlib.blake2b(name, digest_size=16).digest(), line.number)
+        if first != line.number:
+            sentence = f"The custom_id {parsed.custom_id[:64]!r} was used in line {first} already"
+            problems.append(Problem("duplicate_custom_id", sentence, line.number, "custom_id"))
+        if total == 1:
+            with contextlib.suppress(ApiError):
+                model = model_in(await bodies.parse(parsed.body))
+        await asyncio.sleep(0)
+    return Findings(total, model, problems)

@@ -18,9 +18,9 @@ from fairlane.gateway.calls.openai import (
     read_embedding,
 )
 from fairlane.gateway.calls.responses.request import chat_of, read_storage_options
-from fairlane.gateway.calls.shapes import HostedTools
 from fairlane.gateway.calls.task_builder import read_flag
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.settings import Settings
 from fairlane.streaming.views.chat import ChatBodyView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
@@ -41,29 +41,19 @@ class Request(NamedTuple):
     """Bytes of it that `view` holds."""
 
 
-class Reading(NamedTuple):
-    """What the readers of lines use."""
-
-    bodies: Bodies
-    most: int
-    """Bytes that a request may have."""
-    hosted_tools: HostedTools
-    """The setting."""
-
-
-async def _plain(read: Read, body: Raw, reading: Reading) -> Request:
-    fields = await reading.bodies.parse(body)
+async def _plain(read: Read, body: Raw, bodies: Bodies, _: Settings) -> Request:
+    fields = await bodies.parse(body)
     wanted = read(fields)
     if wanted.streamed is not None:
         raise _cannot_stream()
     return Request(wanted.task_type, bytes(body), fields, wanted.whole)
 
 
-async def _responses(body: Raw, reading: Reading) -> Request:
-    fields = await reading.bodies.parse(body)
+async def _responses(body: Raw, bodies: Bodies, settings: Settings) -> Request:
+    fields = await bodies.parse(body)
     if read_flag(fields, "stream"):
         raise _cannot_stream()
-    wishes = await reading.bodies.run(len(body), read_storage_options, fields)
+    wishes = await bodies.run(len(body), read_storage_options, fields)
     for name, wish in (
         ("background", wishes.background),
         ("store", wishes.store),
@@ -71,8 +61,8 @@ async def _responses(body: Raw, reading: Reading) -> Request:
     ):
         if wish:
             raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
-    read = partial(chat_of, most=reading.most, hosted_tools=reading.hosted_tools)
-    asked = await reading.bodies.run(len(body), read, fields)
+    read = partial(chat_of, most=settings.max_body_bytes, hosted_tools=settings.hosted_tools)
+    asked = await bodies.run(len(body), read, fields)
     view = partial(ResponsesBodyView, echo=asked.echo)
     return Request("openaiLike", asked.payload, asked.fields, view, len(asked.echo))
 
@@ -81,7 +71,7 @@ def _cannot_stream() -> ApiError:
     return bad_request("A request of a batch cannot stream: leave stream out", "stream")
 
 
-READERS: Final[Mapping[str, Callable[[Raw, Reading], Awaitable[Request]]]] = {
+READERS: Final[Mapping[str, Callable[[Raw, Bodies, Settings], Awaitable[Request]]]] = {
     CHAT: partial(_plain, read_chat),
     COMPLETIONS: partial(_plain, read_completion),
     EMBEDDINGS: partial(_plain, read_embedding),

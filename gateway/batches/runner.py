@@ -30,20 +30,13 @@ from fairlane.gateway.batches.lines import (
     validate_lines,
 )
 from fairlane.gateway.batches.models import Batch, Problem, Status
-from fairlane.gateway.batches.requests import READERS, Reading, Request
+from fairlane.gateway.batches.requests import READERS, Request
 from fairlane.gateway.batches.results import Outcome, answered, failed
 from fairlane.gateway.batches.store import NOTHING_SUBMITTED, problems_json
 from fairlane.gateway.calls.task_builder import Options
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import MAX_OF_A_VALUE
-from fairlane.gateway.errors import (
-    ApiError,
-    InsufficientQuota,
-    NoWorker,
-    bad_request,
-    gateway_failed,
-    task_failed,
-)
+from fairlane.gateway.errors import ApiError, InsufficientQuota, NoWorker, gateway_failed, task_failed
 from fairlane.gateway.tasks.openai_tasks import build_openai_task
 from fairlane.gateway.tasks.poll import record_info
 from fairlane.queues.clock import now_ms
@@ -91,13 +84,13 @@ class Runner(BatchContext):
         """`may_act`: whether the lease still holds."""
         super().__init__(tools, batch)
         self._may_act = may_act
-        self._outcomes: list[tuple[Outcome, str]] = []
+        self._outcomes: list[Outcome] = []
         self._outcome_bytes = 0
-        self._unrun: dict[int, int] = {}
-        """Lines that will not be run, and their offsets."""
-        self._done: set[int] = set()
+        self._taken: set[int] = set()
+        """Lines that have results, are submitted, or are in the backlog."""
         self._ends = False
-        self._lines = self.lines_from(batch.line, batch.offset)
+        self._lines = self.lines()
+        self._at_end = False
 
     async def __call__(self) -> None:
         """Run the batch to its end. May be cancelled at any instant."""
@@ -117,9 +110,8 @@ class Runner(BatchContext):
 
     async def _read(self, parsed: ParsedLine) -> Request:
         """Return the request of a line. Raises the errors of its call."""
-        settings = self.tools.current.settings
-        reading = Reading(self.tools.bodies, settings.max_body_bytes, settings.hosted_tools)
-        return await READERS[self.batch.endpoint](parsed.body, reading)
+        read = READERS[self.batch.endpoint]
+        return await read(parsed.body, self.tools.bodies, self.tools.current.settings)
 
     # ---- validation ----------
 
@@ -129,9 +121,8 @@ class Runner(BatchContext):
         while findings is None and not self.cancelled:
             try:
                 async with self.tools.working.hold(self.batch.key_id):
-                    lines = self.lines_from(self.batch.line, self.batch.offset)
                     findings = await validate_lines(
-                        lines, self.batch.endpoint, MAX_REQUESTS, self.tools.bodies
+                        self.lines(), self.batch.endpoint, MAX_REQUESTS, self.tools.bodies
                     )
             except (ApiError, DatabaseUnavailable) as error:
                 await self.report_blocked(error)
@@ -153,7 +144,7 @@ class Runner(BatchContext):
     # ---- lines ----------
 
     async def _run_lines(self) -> None:
-        self._done = await self.retry(lambda: self.tools.store.kept(self.batch))
+        self._taken = await self.retry(lambda: self.tools.store.kept(self.batch))
         status, problem, pause = Status.COMPLETED, None, MIN_PAUSE_S
         try:
             while not await self._step():
@@ -176,11 +167,7 @@ class Runner(BatchContext):
             collected = await self._collect()
             kept = await self._keep()
             self._progressed = collected + kept > 0
-            if not (self.submitted or self.backlog) and (following := await self._next_lines(1)):
-                self.backlog.add(following[0], first=True)
-            elif not (
-                self.submitted or self.backlog or self.backlog.is_blocked(EVERYTHING, time.monotonic())
-            ):
+            if self._at_end and not (self.submitted or self.backlog):
                 return True
             await self.report()
             return False
@@ -199,7 +186,6 @@ class Runner(BatchContext):
             if not lines:
                 return
             await gather_all(self._submit(line, caller) for line in lines)
-            await self.pace.step()
 
     def _caller(self) -> Caller:
         """Return the caller as the key is now. Raises Stopped."""
@@ -221,10 +207,12 @@ class Runner(BatchContext):
                 line = await self._lines.next()
                 self.backlog.unblock(EVERYTHING)
                 if line is None:
+                    self._at_end = True
                     break
-                if line.number not in self._done:
+                if line.number not in self._taken:
+                    self._taken.add(line.number)
                     found.append(line)
-                await self.pace.step()
+                await asyncio.sleep(0)
         except (ApiError, DatabaseUnavailable, Unreadable) as error:
             for line in found:
                 self.backlog.add(line)
@@ -271,7 +259,7 @@ class Runner(BatchContext):
 
     def _add_submitted(self, line: Line, custom_id: str, request: Request) -> None:
         self.submitted[line.number] = Submitted(
-            line.number, line.offset, custom_id, self.task_id(line.number), request.view, request.needs
+            line.number, custom_id, self.task_id(line.number), request.view, request.needs
         )
 
     def _task(self, line: Line, task_id: str, caller: Caller, request: Request) -> TaskSpec:
@@ -300,10 +288,10 @@ class Runner(BatchContext):
         return len(self._outcomes) >= MAX_KEPT or self._outcome_bytes > KEPT_BYTES
 
     def _add_failure(self, line: int, custom_id: str, task_id: str, error: ApiError) -> None:
-        self._add(failed(line, custom_id, task_id, error), task_id)
+        self._add(failed(line, custom_id, task_id, error))
 
-    def _add(self, outcome: Outcome, task_id: str) -> None:
-        self._outcomes.append((outcome, task_id))
+    def _add(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
         self._outcome_bytes += len(outcome.record)
 
     async def _collect(self) -> int:
@@ -318,7 +306,7 @@ class Runner(BatchContext):
                     if top is None or top.state in TERMINAL:
                         await self._take(line)
                         number += 1
-                        await self.pace.step()
+                        await asyncio.sleep(0)
                     elif top.state == State.EXECUTING:
                         running += 1
                     if self._many_outcomes:
@@ -330,36 +318,31 @@ class Runner(BatchContext):
 
     async def _keep(self) -> int:
         """Write results, and let Redis forget their tasks; return their number."""
-        taken, self._outcomes, self._outcome_bytes = self._outcomes, [], 0
-        if not taken:
+        outcomes, self._outcomes, self._outcome_bytes = self._outcomes, [], 0
+        if not outcomes:
             return 0
-        outcomes = [outcome for outcome, _ in taken]
-        places = [(line.line, line.offset) for line in self.submitted.values()]
-        line, offset = min([*places, *self.backlog.places, *self._unrun.items(), self._lines.place])
         store = self.tools.store
-        self.batch = await self.retry(lambda: store.keep(self.batch, outcomes, line, offset, **self.status()))
+        self.batch = await self.retry(lambda: store.keep(self.batch, outcomes, **self.status()))
         self.reported_at = time.monotonic()
         self.cancelled = self.cancelled or self.batch.status == Status.CANCELLING
-        ids = [task_id for _, task_id in taken]
-        for at in range(0, len(ids), MAX_CONCURRENT):
-            reads = (self.tools.scheduler.mark_read(task_id) for task_id in ids[at : at + MAX_CONCURRENT])
-            await asyncio.gather(*reads, return_exceptions=True)  # otherwise they expire
-        return len(taken)
+        reads = (self.tools.scheduler.mark_read(outcome.task_id) for outcome in outcomes)
+        await asyncio.gather(*reads, return_exceptions=True)  # otherwise they expire
+        return len(outcomes)
 
     async def _take(self, line: Submitted) -> None:
         """Take the result of a task that has ended, or that the store does not know. Raises StoreError."""
         record = await self.tools.scheduler.position(line.task_id)
-        if record is None:  # the store was emptied, or lost its last second
-            await self._read_again(line)
+        if (
+            record is None
+        ):  # the store was emptied, or lost its last second: the line is read and submitted again
+            self._taken.discard(line.line)
+            self._lines, self._at_end = self.lines(), False
+        elif record.state not in TERMINAL:
             return
-        if record.state not in TERMINAL:
-            return
-        outcome = await self._outcome(line, record)
-        if outcome is None:
+        elif (outcome := await self._outcome(line, record)) is None:
             await self.tools.scheduler.mark_read(line.task_id)
-            self._unrun[line.line] = line.offset
         else:
-            self._add(outcome, line.task_id)
+            self._add(outcome)
         del self.submitted[line.line]
 
     async def _outcome(self, line: Submitted, record: Record) -> Outcome | None:
@@ -387,40 +370,17 @@ class Runner(BatchContext):
             error = task_failed(failure, task_id, took_ms=took_ms)
         return failed(line.line, line.custom_id, task_id, error)
 
-    async def _read_again(self, line: Submitted) -> None:
-        """Read a line whose task is lost from the file again, to submit it; a few at a time, as all may be lost."""
-        if self._ends:
-            del self.submitted[line.line]
-            self._unrun[line.line] = line.offset
-            return
-        if self.backlog.full:
-            return
-        try:
-            found = await self.lines_from(line.line, line.offset).next()
-        except (ApiError, DatabaseUnavailable):
-            return
-        except Unreadable as end:
-            del self.submitted[line.line]
-            self._add_failure(line.line, line.custom_id, line.task_id, bad_request(end.problem.message))
-            return
-        if found is not None:
-            del self.submitted[line.line]
-            self.backlog.add(found)
-
     # ---- the end of its lines ----------
 
     async def _give_up(self) -> None:
         """Cancel tasks that wait or run, and take the results of those that ended before."""
         self._ends = True
-        self._unrun |= self.backlog.clear()
+        self.backlog.clear()
         if self.batch.epoch > 1:
             await self._find_submitted()
         while before := len(self.submitted):
-            ids = [line.task_id for line in self.submitted.values()]
-            for at in range(0, len(ids), MAX_CONCURRENT):
-                ends = (self.tools.cancel.end(task_id, "client") for task_id in ids[at : at + MAX_CONCURRENT])
-                await asyncio.gather(*ends, return_exceptions=True)
-                await self.pace.step()
+            ends = [self.tools.cancel.end(line.task_id, "client") for line in self.submitted.values()]
+            await asyncio.gather(*ends, return_exceptions=True)
             await self._collect()
             await self._keep()
             if len(self.submitted) == before:
@@ -429,19 +389,18 @@ class Runner(BatchContext):
 
     async def _find_submitted(self) -> None:
         """Find the lines that a former leader has submitted: they are among the next lines of the file."""
-        lines, unknown = self.lines_from(self.batch.line, self.batch.offset), 0
+        done = await self.retry(lambda: self.tools.store.kept(self.batch))
+        lines, unknown = self.lines(), 0
         most = MAX_LINES + 2 * self.tools.current.settings.batches.window
         while unknown < most and (line := await self.next_line(lines)) is not None:
-            if line.number in self._done or line.number in self.submitted:
+            if line.number in done or line.number in self.submitted:
                 continue
-            while True:
-                with contextlib.suppress(StoreError):
-                    (top,) = await self.tools.scheduler.log_tops([self.task_id(line.number)])
-                    break
-                await asyncio.sleep(RETRY_S)
+            tops = self.tools.scheduler.log_tops
+            task_id = self.task_id(line.number)
+            (top,) = await self.retry(lambda: tops([task_id]))  # noqa: B023 - it is called here
             unknown = 0 if top is not None else unknown + 1
             if top is not None:
                 with contextlib.suppress(InvalidLine, ApiError):
                     parsed = await self.parse(line)
                     self._add_submitted(line, parsed.custom_id, await self._read(parsed))
-            await self.pace.step()
+            await asyncio.sleep(0)

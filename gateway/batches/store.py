@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
@@ -24,7 +24,7 @@ from fairlane.gateway.webhooks.store import lock_owner
 from fairlane.streaming.views.usage import Counts
 
 CHANGE_S = 5.0
-MAX_CANDIDATES = 1000
+MAX_CANDIDATES = 2000
 PAGE = 200
 PAGE_BYTES = 4 << 20
 """Results that are read together: up to PAGE lines, and about PAGE_BYTES."""
@@ -47,7 +47,9 @@ class Candidate(NamedTuple):
 
     id: str
     key_id: str
-    status: Status
+    user_name: str
+    status: str
+    ending: bool
     leader: str
     lease: int
     epoch: int
@@ -123,13 +125,19 @@ class BatchStore:
 
     # ---- leaders ----------
 
-    async def unended(self, leader: str, per_caller: int, now_ms: int) -> list[Candidate]:
-        """Return batches that have not ended, the oldest first: the first `per_caller` of each owner, those that are cancelled or
-        expired, and those of `leader`; MAX_CANDIDATES at most, owners in turn."""
-        asked = {"leader": leader, "per_caller": per_caller, "now": now_ms, "most": MAX_CANDIDATES}
+    async def unended(self, now_ms: int) -> list[Candidate]:
+        """Return batches that have not ended, the oldest first, MAX_CANDIDATES at most. `ending`: it is cancelled or expired."""
+        columns = batches.c
+        ending = or_(columns.status == Status.CANCELLING, columns.expires <= now_ms)
+        wanted = select(
+            *(columns.id, columns.key_id, columns.user_name, columns.status, ending),
+            *(columns.leader, columns.lease, columns.epoch),
+        )
         async with self._database.reading(CHANGE_S) as connection:
-            rows = (await connection.execute(_CANDIDATES, asked)).all()
-        return sorted(Candidate(row[0], row[1], Status(row[2]), *row[3:]) for row in rows)
+            rows = await connection.execute(
+                wanted.where(_unended()).order_by(columns.id).limit(MAX_CANDIDATES)
+            )
+            return [Candidate(*row) for row in rows]
 
     async def take(self, found: Candidate, leader: str, lease: int) -> Batch | None:
         """Lead a batch; None: another replica was faster."""
@@ -179,19 +187,13 @@ class BatchStore:
             await enqueue(connection, [End(owner, f"batch.{status}", batch.id, now_ms)])
         return ended
 
-    async def keep(
-        self, batch: Batch, outcomes: Sequence[Outcome], line: int, offset: int, **values: Any
-    ) -> Batch:
-        """Write results of lines, the place of the first line without a result, and these values. A second result of a line is
-        ignored. Raises Overtaken."""
+    async def keep(self, batch: Batch, outcomes: Sequence[Outcome], **values: Any) -> Batch:
+        """Write results of lines, and these values. A second result of a line is ignored. Raises Overtaken."""
         by_line = {outcome.line: outcome for outcome in reversed(outcomes)}
         async with self._database.writing() as connection:
-            place = {"line": line, "offset": offset, **values}
-            await _mark(connection, batch, place)  # its row is locked from here on
+            await _mark(connection, batch, {"epoch": batch.epoch, **values})  # its row is locked from here on
             results = batch_results.c
-            known = select(results.line).where(
-                results.batch == batch.id, results.line >= min(by_line, default=0)
-            )
+            known = select(results.line).where(results.batch == batch.id, results.line.in_([*by_line]))
             for line in (await connection.execute(known)).scalars():
                 by_line.pop(line, None)
             if new := list(by_line.values()):
@@ -199,9 +201,8 @@ class BatchStore:
             return await _mark(connection, batch, _added(new))
 
     async def kept(self, batch: Batch) -> set[int]:
-        """Return the lines with results, from the first one without a result at the last write."""
-        columns = batch_results.c
-        wanted = select(columns.line).where(columns.batch == batch.id, columns.line >= batch.line)
+        """Return the lines with results."""
+        wanted = select(batch_results.c.line).where(batch_results.c.batch == batch.id)
         async with self._database.reading() as connection:
             return set((await connection.execute(wanted)).scalars())
 
@@ -274,28 +275,6 @@ def problems_json(problems: Sequence[Problem]) -> str:
 
 def _unended() -> ColumnElement[bool]:
     return batches.c.status.in_(UNENDED)
-
-
-def _candidates() -> Select[Any]:
-    columns = batches.c
-    turn = case((columns.status == Status.CANCELLING, 2), (columns.status == Status.VALIDATING, 1), else_=0)
-    place = func.row_number().over(
-        partition_by=(columns.key_id, columns.user_name), order_by=(turn, columns.id)
-    )
-    shown = columns.id, columns.key_id, columns.status, columns.leader, columns.lease, columns.epoch
-    found = select(*shown, columns.expires, place.label("place")).where(_unended()).subquery()
-    wanted = or_(
-        found.c.place <= bindparam("per_caller"),
-        found.c.status == Status.CANCELLING,
-        found.c.expires <= bindparam("now"),
-        found.c.leader == bindparam("leader"),
-    )
-    listed = (found.c[column.name] for column in shown)
-    return select(*listed).where(wanted).order_by(found.c.place, found.c.id).limit(bindparam("most"))
-
-
-_CANDIDATES = _candidates()
-"""Made once: it contains reference cycles, which would be garbage at each call."""
 
 
 def _of(owner: Owner) -> ColumnElement[bool]:

@@ -437,9 +437,6 @@ class BatchRow(NamedTuple):
     """Until when the leader holds it."""
     epoch: int = 0
     """The number of its leaders so far. Each write names it, so a replaced leader changes nothing."""
-    line: int = 1
-    """The first line without a result, and its offset in the file."""
-    offset: int = 0
     waiting: int = 0
     """Lines whose tasks wait, at the last report of its leader."""
     running: int = 0

@@ -7,6 +7,7 @@ from sqlalchemy import func, select, update
 from tests.support.records import expire
 
 from fairlane.gateway.accounts.owner import Owner
+from fairlane.gateway.batches.leader import in_turn
 from fairlane.gateway.batches.models import Batch, Status, new_batch_id
 from fairlane.gateway.batches.results import Outcome
 from fairlane.gateway.batches.store import BatchStore, Overtaken, TooMany
@@ -36,7 +37,7 @@ def outcome(line: int, failed: bool = False) -> Outcome:
 
 
 async def led(store: BatchStore, leader: str, batch: Batch) -> Batch:
-    [found] = [one for one in await store.unended(leader, 10, NOW) if one.id == batch.id]
+    [found] = [one for one in await store.unended(NOW) if one.id == batch.id]
     taken = await store.take(found, leader, NOW + 1000)
     assert taken is not None
     return taken
@@ -46,7 +47,7 @@ async def test_one_replica_leads_and_a_replaced_leader_changes_nothing_more(data
     store = BatchStore(database)
     batch = made()
     await store.add(batch, 10)
-    [found] = await store.unended("one", 10, NOW)
+    [found] = await store.unended(NOW)
     first, second = await asyncio.gather(
         store.take(found, "one", NOW + 1000), store.take(found, "two", NOW + 1000)
     )
@@ -57,7 +58,7 @@ async def test_one_replica_leads_and_a_replaced_leader_changes_nothing_more(data
     assert (old.epoch, new.epoch) == (1, 2)
     for change in (
         lambda: store.mark(old, total=1),
-        lambda: store.keep(old, [outcome(1)], 2, 10),
+        lambda: store.keep(old, [outcome(1)], waiting=1),
         lambda: store.begin(old, NOW),
         lambda: store.end(old, Status.COMPLETED, NOW),
     ):
@@ -67,7 +68,7 @@ async def test_one_replica_leads_and_a_replaced_leader_changes_nothing_more(data
     assert await store.renew("one", [batch.id], NOW) == frozenset()
     assert await store.renew("three", [batch.id], NOW) == {batch.id}
     await store.release("three")
-    assert [one.leader for one in await store.unended("x", 10, NOW)] == [""]
+    assert [one.leader for one in await store.unended(NOW)] == [""]
 
 
 async def test_a_line_is_counted_once(database: Database) -> None:
@@ -76,12 +77,12 @@ async def test_a_line_is_counted_once(database: Database) -> None:
     batch = await led(store, "one", await _only(store))
     batch = await store.begin(batch, NOW, total=5, model="m")
     assert batch.status == Status.IN_PROGRESS
-    batch = await store.keep(batch, [outcome(1), outcome(3, failed=True)], 2, 10)
-    batch = await store.keep(batch, [outcome(1, failed=True), outcome(3), outcome(2)], 4, 30)
-    assert (batch.completed, batch.failed, batch.line, batch.offset) == (2, 1, 4, 30)
+    batch = await store.keep(batch, [outcome(1), outcome(3, failed=True)])
+    batch = await store.keep(batch, [outcome(1, failed=True), outcome(3), outcome(2)], waiting=4)
+    assert (batch.completed, batch.failed, batch.waiting) == (2, 1, 4)
     used = batch.input_tokens, batch.output_tokens, batch.cached_tokens, batch.reasoning_tokens
     assert used == (1 + 3 + 2, 3, 0, 6)
-    assert await store.kept(batch._replace(line=2)) == {2, 3}
+    assert await store.kept(batch) == {1, 2, 3}
     records = [part async for part in store.records(batch.id, failed=False)]
     assert b"".join(records) == b"1\n2\n"
     assert [part async for part in store.records(batch.id, failed=True)] == [b"3\n"]
@@ -114,17 +115,17 @@ async def test_the_first_batches_of_each_owner_are_led_up_to_a_limit(database: D
         await store.add(batch, 5)
     with pytest.raises(TooMany):
         await store.add(made(20), 5)
-    found = [one.id for one in await store.unended("one", 2, NOW)]
+    found = [one.id for one in in_turn(await store.unended(NOW))]
     assert found == [batch.id for batch in (*of_ann[:2], *of_bob[:2])]
     await store.cancel(of_ann[4].id, NOW)
-    found = [one.id for one in await store.unended("one", 2, NOW)]
-    assert found == [batch.id for batch in (*of_ann[:2], of_ann[4], *of_bob[:2])]
-    late = await store.unended("one", 2, LATER)
+    found = [one.id for one in in_turn(await store.unended(NOW))]
+    assert sorted(found) == [batch.id for batch in (*of_ann[:2], of_ann[4], *of_bob[:2])]
+    late = in_turn(await store.unended(LATER))
     assert len(late) == 8, "what has expired is to be ended, whoever's turn it is"
-    second = await led(store, "one", of_ann[1])
-    await store.begin(second, NOW)
-    found = [one.id for one in await store.unended("one", 1, NOW)]
-    assert of_ann[1].id in found, "one that has begun goes before those that wait"
+    for begun in of_ann[1:3]:
+        await store.begin(await led(store, "one", begun), NOW)
+    found = [one.id for one in in_turn(await store.unended(NOW))]
+    assert {batch.id for batch in of_ann[1:3]} <= {*found}, "those that have begun go before those that wait"
     assert of_ann[0].id not in found
     assert [batch.id for batch in await store.page(Owner("acme", "bob"), "", 10)] == [
         batch.id for batch in reversed(of_bob)
@@ -160,7 +161,7 @@ async def test_ended_batches_are_deleted_with_their_results(database: Database) 
         batch = made(number)
         await store.add(batch, 10)
         batch = await led(store, "one", batch)
-        await store.keep(batch, [outcome(line) for line in range(1, 1101)], 1, 0)
+        await store.keep(batch, [outcome(line) for line in range(1, 1101)])
         if number < 2:
             await store.end(batch, Status.COMPLETED, NOW + number)
 
