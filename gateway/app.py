@@ -55,6 +55,7 @@ from fairlane.gateway.errors import (
     native_answer,
     openai_answer,
     speaks_openai,
+    store_unavailable,
 )
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.tasks.tasks import Tasks
@@ -277,7 +278,7 @@ class App(FastAPI):
                 away.why = str(error)
             return away
         if isinstance(error, StoreError):
-            unavailable = self.gateway.store.unavailable()
+            unavailable = store_unavailable(self.gateway.store.down_ms)
             unavailable.facts = {"cause": str(error)}
             if request.path.startswith("/api/admin/"):  # only operators see the reason
                 unavailable.why = self.gateway.store.trouble

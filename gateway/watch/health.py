@@ -45,7 +45,7 @@ class Health:
         elif not self._channel.listening.is_set():
             missing.append("not subscribed to the replica's channel")
         elif self.store.rejects_writes:
-            missing.append(f"Redis rejects writes: {self.store.write_error}")
+            missing.append(f"Redis rejects writes: {self._link.write_errors.why}")
         if not self.serving and not missing:
             missing.append("the gateway is starting")
         return missing

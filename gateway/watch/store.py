@@ -5,7 +5,6 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.errors import ApiError, store_unavailable
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import Periodic
@@ -54,27 +53,18 @@ class StoreMonitor(Periodic):
         return self._link.up and self._link.write_errors.since is not None
 
     @property
-    def write_error(self) -> str:
-        """Return Redis's error for the last rejected write; '' if it accepts writes."""
-        return self._link.write_errors.why
-
-    @property
     def trouble(self) -> str:
         """Return the present problem, for an operator; '' if there is none."""
         if self.down_since is not None:
             down = time.time() - self.down_since
             return f"no connection to Redis ({self.address}) for {down:.0f} s: {self._link.last_error}"
-        return f"Redis rejects writes: {self.write_error}" if self.rejects_writes else ""
+        return f"Redis rejects writes: {self._link.write_errors.why}" if self.rejects_writes else ""
 
     @property
     def down_ms(self) -> int:
         """Return for how long Redis has been unavailable, or has rejected writes; 0 if it accepts them."""
         since = self.down_since or self._link.write_errors.since
         return 0 if since is None else max(int((time.time() - since) * 1000), 0)
-
-    def unavailable(self) -> ApiError:
-        """Return the error of calls while Redis is unavailable."""
-        return store_unavailable(self.down_ms)
 
     def changed(self, up: bool, *, stopping: bool) -> None:
         """Note that the connection was made or lost. `stopping`: this gateway closes it."""

@@ -1,19 +1,12 @@
 // Calls the gateway. The key is kept for this tab alone and travels in a header; it never stands in a URL.
 
 import { FairlaneError, request } from "../client/fairlane.js";
+import { recall, remember } from "./dom.js";
 import { has, t } from "./i18n.js";
 import { duration } from "./format.js";
 
 const STORE = "fairlane.key";
-let key = read();
-
-function read() {
-  try {
-    return sessionStorage.getItem(STORE) ?? "";
-  } catch {
-    return "";
-  }
-}
+let key = recall(STORE, "sessionStorage") ?? "";
 
 /** The key in use, "" for none. */
 export const getKey = () => key;
@@ -24,12 +17,7 @@ export const authorization = (as = key) => (as ? { Authorization: `Bearer ${as}`
 /** Use this key from now on, "" for none. The page's `refresh` then finds out whose it is. */
 export function setKey(value) {
   key = value.trim();
-  try {
-    if (key) sessionStorage.setItem(STORE, key);
-    else sessionStorage.removeItem(STORE);
-  } catch {
-    // storage is switched off: the key holds until the page is left
-  }
+  remember(STORE, key, "sessionStorage");
 }
 
 /** An error code and the gateway's message, for the reader. Unknown codes keep the gateway's message. */

@@ -92,6 +92,25 @@ export function later(work, ms) {
   };
 }
 
+/** What the browser keeps under this name, in `localStorage` or (`sessionStorage`) for this tab; null where storage is switched off. */
+export function recall(name, storage = "localStorage") {
+  try {
+    return window[storage].getItem(name);
+  } catch {
+    return null;
+  }
+}
+
+/** Keep a text under this name, "" for none. Where storage is switched off, it holds until the page is left. */
+export function remember(name, text, storage = "localStorage") {
+  try {
+    if (text) window[storage].setItem(name, text);
+    else window[storage].removeItem(name);
+  } catch {
+    // storage is switched off
+  }
+}
+
 /** Copy a text; false when the browser does not let us. */
 export async function copy(text) {
   try {

@@ -2,6 +2,8 @@
 //
 // A string may hold `{name}` for values; an object { one, other } chooses by the value `n` (English needs it, Chinese does not).
 
+import { remember } from "./dom.js";
+
 const strings = {}; // [English, Chinese]
 const listeners = new Set();
 
@@ -49,11 +51,7 @@ export function onLanguage(work) {
 /** Change the language, for this page and the next ones. */
 export function setLanguage(code) {
   document.documentElement.lang = code === "zh" ? "zh" : "en";
-  try {
-    localStorage.setItem("fairlane.language", language());
-  } catch {
-    // storage is switched off: the choice holds for this page
-  }
+  remember("fairlane.language", language());
   translate();
   for (const work of listeners) work();
 }

@@ -1,7 +1,8 @@
 // What every page has around its content: the header with its links and switches, the key, short notices, questions.
 
+import { FairlaneError } from "../client/fairlane.js";
 import { explain, getKey, setKey, whoAmI } from "./api.js";
-import { copy, h, replace, svg } from "./dom.js";
+import { copy, h, labelled, remember, replace, setText, svg } from "./dom.js";
 import { LANGUAGES, define, language, onLanguage, setLanguage, t, translate } from "./i18n.js";
 import common from "./strings.js";
 
@@ -108,77 +109,69 @@ function setTheme(theme) {
   const root = document.documentElement;
   if (theme === "auto") delete root.dataset.theme;
   else root.dataset.theme = theme;
-  try {
-    if (theme === "auto") localStorage.removeItem("fairlane.theme");
-    else localStorage.setItem("fairlane.theme", theme);
-  } catch {
-    // storage is switched off: the choice holds for this page
-  }
+  remember("fairlane.theme", theme === "auto" ? "" : theme);
 }
 
 function askForKey(page, reason) {
   return new Promise(resolve => {
-    const input = h("input", {
-      id: "key-input",
-      type: "password",
-      autocomplete: "off",
-      spellcheck: "false",
-      "aria-describedby": "key-hint",
-      value: getKey(),
-    });
-    const problem = h("p", { class: "notice bad", role: "alert", hidden: true });
-    const use = async event => {
-      event.preventDefault();
-      let refused = null;
-      try {
-        if (!(await whoAmI({ as: input.value.trim() }))) refused = t("key.refused");
-      } catch (error) {
-        refused = explain(error);
-      }
-      problem.hidden = refused === null;
-      problem.textContent = refused ?? "";
-      if (refused !== null) {
-        input.focus();
-        return;
-      }
+    const input = h("input", { id: "key-input", type: "password", autocomplete: "off", spellcheck: "false", "aria-describedby": "key-hint", value: getKey() });
+    const use = async () => {
+      if (!(await whoAmI({ as: input.value.trim() }))) throw new FairlaneError("refused", "KEY_REJECTED", "");
       setKey(input.value);
       await page.refresh();
-      dialog.close("used");
     };
     const forget = async () => {
       setKey("");
       await page.refresh();
-      dialog.close("forgotten");
+      dialog.close();
     };
-    const dialog = openDialog(
-      t("key.title"),
-      h(
-        "form",
-        { on: { submit: use } },
-        reason ? h("p", {}, reason) : null,
-        h("div", { class: "field" }, h("label", { for: "key-input" }, t("key.button")), input),
-        h("p", { class: "hint", id: "key-hint" }, t("key.hint")),
-        problem,
-        h(
-          "div",
-          { class: "actions" },
-          h("button", { class: "primary", type: "submit" }, t("key.use")),
-          getKey() ? h("button", { type: "button", on: { click: forget } }, t("key.forget")) : null,
-          h("button", { type: "button", class: "quiet", on: { click: () => dialog.close() } }, t("close")),
-        ),
-      ),
-      () => resolve(page.me),
-    );
+    const dialog = openForm({
+      title: t("key.title"),
+      content: [reason ? h("p", {}, reason) : null, labelled(t("key.button"), input), h("p", { class: "hint", id: "key-hint" }, t("key.hint"))],
+      action: t("key.use"),
+      buttons: getKey() ? h("button", { type: "button", on: { click: forget } }, t("key.forget")) : null,
+      work: use,
+      onClose: () => resolve(page.me),
+    });
+    input.focus();
   });
 }
 
-/** A modal dialog with a title; it is removed when it closes, and `onClose(returnValue)` is called. */
+/**
+ * Ask with a form in a dialog, which stays, with what was typed, until `work()` is done or the reader closes it. `complain(problem)` shows a
+ * problem at the fields and returns whether all of it is there. What `work` returns is called when the dialog is closed.
+ */
+export function openForm({ title, content, action, danger = false, buttons = null, complain = () => false, work, onClose }) {
+  const notice = h("p", { class: "notice bad", role: "alert", hidden: true });
+  let busy = false;
+  const submit = async event => {
+    event.preventDefault();
+    if (busy) return;
+    busy = true;
+    try {
+      const after = await work();
+      dialog.close();
+      after?.();
+    } catch (problem) {
+      notice.hidden = complain(problem);
+      setText(notice, explain(problem));
+    } finally {
+      busy = false;
+    }
+  };
+  const send = h("button", { type: "submit", class: danger ? "danger" : "primary" }, action);
+  const close = h("button", { type: "button", class: "quiet", autofocus: true, on: { click: () => dialog.close() } }, t("close"));
+  const dialog = openDialog(title, h("form", { on: { submit } }, content, notice, h("div", { class: "actions" }, send, buttons, close)), onClose);
+  return dialog;
+}
+
+/** A modal dialog with a title; it is removed when it closes, and `onClose()` is called. */
 export function openDialog(title, content, onClose = () => {}) {
   const heading = h("h2", { id: "dialog-title" }, title);
   const dialog = h("dialog", { "aria-labelledby": "dialog-title" }, heading, content);
   dialog.addEventListener("close", () => {
     dialog.remove();
-    onClose(dialog.returnValue);
+    onClose();
   });
   document.body.append(dialog);
   dialog.showModal();

@@ -19,7 +19,7 @@ export default {
   "key.hint": ["Kept in this tab until you close it. Sent in a header, never in a URL.", "仅保存在此标签页，只作为请求头发送，绝不出现在网址中。关闭标签页即忘记。"],
   "key.use": ["Use key", "使用此密钥"],
   "key.forget": ["Forget key", "忘记密钥"],
-  "key.refused": ["The gateway rejected this key.", "网关不接受此密钥。"],
+  "error.KEY_REJECTED": ["The gateway rejected this key.", "网关不接受此密钥。"],
   "close": ["Close", "关闭"],
   "copy": ["Copy", "复制"],
   "copied": ["Copied", "已复制"],

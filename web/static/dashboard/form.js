@@ -4,7 +4,7 @@
 import { call, explain } from "../common/api.js";
 import { h, replace } from "../common/dom.js";
 import { t } from "../common/i18n.js";
-import { copyButton, openDialog, toast } from "../common/page.js";
+import { copyButton, openDialog, openForm, toast } from "../common/page.js";
 
 const MAX_CALLS = 20;
 
@@ -42,8 +42,6 @@ async function attempt(work) {
 async function ask(action, row, context, after) {
   const nonce = crypto.randomUUID(); // one per form, so that a repeated click does it once
   const fields = ((await action.fields?.(row, context)) ?? []).map(makeField);
-  const notice = h("p", { class: "field-problem", role: "alert" });
-  let busy = false;
   const work = async () => {
     const sent = action.partial ? fields.filter(({ changed }) => changed()) : fields;
     const [path, options] = action.send(row, Object.fromEntries(sent.map(({ name, value }) => [name, value()])), nonce);
@@ -53,38 +51,17 @@ async function ask(action, row, context, after) {
       answer = await call(path, { method: "POST", ...options });
       cancelled += answer.cancelled;
     }
-    dialog.close();
-    if (answer.secret) showSecret(answer, context.refresh);
-    else toast([action.done({ ...answer, cancelled }, row), ...(answer.notes ?? [])].join(" "), "good");
     after();
+    if (answer.secret) return () => showSecret(answer, context.refresh);
+    return () => toast([action.done({ ...answer, cancelled }, row), ...(answer.notes ?? [])].join(" "), "good");
   };
-  const submit = async event => {
-    event.preventDefault();
-    if (busy) return;
-    busy = true;
-    try {
-      await work();
-    } catch (problem) {
-      const wrong = fields.filter(one => one.complain(problem.fields?.[one.name] ?? ""));
-      wrong[0]?.control.focus();
-      const placed = wrong.length > 0 && wrong.length === Object.keys(problem.fields).length;
-      replace(notice, placed ? "" : explain(problem));
-    } finally {
-      busy = false;
-    }
+  const complain = ({ fields: problems = {} }) => {
+    const wrong = fields.filter(one => one.complain(problems[one.name] ?? ""));
+    wrong[0]?.control.focus();
+    return wrong.length > 0 && wrong.length === Object.keys(problems).length;
   };
-  const content = [
-    action.text ? h("p", {}, action.text(row)) : null,
-    h("div", { class: "settings" }, fields.map(({ element }) => element)),
-    notice,
-    h(
-      "div",
-      { class: "actions" },
-      h("button", { type: "submit", class: action.danger ? "danger" : "primary" }, t(action.label)),
-      h("button", { type: "button", class: "quiet", autofocus: true, on: { click: () => dialog.close() } }, t("close")),
-    ),
-  ];
-  const dialog = openDialog(action.title(row), h("form", { on: { submit } }, content));
+  const content = [action.text ? h("p", {}, action.text(row)) : null, h("div", { class: "settings" }, fields.map(({ element }) => element))];
+  openForm({ title: action.title(row), content, action: t(action.label), danger: action.danger, complain, work });
   fields[0]?.control.focus();
 }
 

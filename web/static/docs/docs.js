@@ -1,5 +1,7 @@
 // The page of all calls: draws the gateway's own OpenAPI document. It loads nothing from elsewhere.
 
+import { request } from "../client/fairlane.js";
+import { explain } from "../common/api.js";
 import { byId, h, replace } from "../common/dom.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
@@ -11,9 +13,7 @@ const MAX_DEPTH = 4;
 
 startPage({ name: "docs", strings });
 try {
-  const answer = await fetch("/openapi.json");
-  if (!answer.ok) throw new Error(`/openapi.json: ${answer.status}`);
-  const document_ = await answer.json();
+  const document_ = await request("/openapi.json");
   const draw = () => {
     replace(byId("about"), prose(document_.info.description));
     replace(byId("calls"), ...groups(document_));
@@ -21,7 +21,7 @@ try {
   draw();
   onLanguage(draw);
 } catch (error) {
-  replace(byId("problem"), h("p", { class: "notice bad" }, error.message));
+  replace(byId("problem"), h("p", { class: "notice bad" }, explain(error)));
 }
 
 /** The calls by tag, in the document's order. */

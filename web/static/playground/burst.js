@@ -132,10 +132,6 @@ export class Burst {
       await this._page.askForKey(t("ask.needsKey"));
       if (!this._page.me) return;
     }
-    if (!this._me) {
-      complain(t("error.NETWORK"));
-      return;
-    }
     const groups = this._wanted();
     const total = groups.reduce((sum, group) => sum + group.count, 0);
     if (total < 1 || total > MAX_TASKS) {
@@ -151,7 +147,7 @@ export class Burst {
     };
     const named = groups.map(group => ({
       ...group,
-      name: group.user || this._me.user,
+      name: group.user || (this._me?.user ?? ""),
       headers: this._headersFor(group.user, group.tier),
     }));
     const run = new Run(named, body);

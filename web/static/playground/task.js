@@ -235,7 +235,7 @@ export class TaskPanel {
       ),
       h("div", { id: "readings", hidden: true }),
       h("div", { id: "chains", hidden: true }),
-      h("dl", { id: "facts", class: "stats" }),
+      h("dl", { id: "facts", class: "facts" }),
     );
     this._view = new TextView(output, this._mode);
     this._thoughts = new TextView(byId("reasoning").lastChild, "plain");

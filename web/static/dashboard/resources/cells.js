@@ -4,6 +4,12 @@ import { h } from "../../common/dom.js";
 import { dateTime, number, when } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
 
+/** The name of an actor of the audit log. */
+export const actor = name => (name === "(open)" ? t("audit.open") : name);
+
+/** A resource with one section. */
+export const listed = section => ({ name: section.name, sections: [section] });
+
 export const flag = (text, tone = "", title = null) => h("span", { class: `flag ${tone}`, title }, text);
 
 /** A task's status as a coloured chip. */

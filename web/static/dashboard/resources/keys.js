@@ -4,7 +4,7 @@ import { call } from "../../common/api.js";
 import { h } from "../../common/dom.js";
 import { dateTime, exactCredits, number } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
-import { flag, queryOf, text } from "./cells.js";
+import { flag, listed, queryOf, text } from "./cells.js";
 
 const DAY_MS = 86_400_000;
 const SCOPES = ["call", "viewer", "metrics", "admin"];
@@ -188,28 +188,23 @@ const ledger = subject => ({
   ],
 });
 
-export const keys = {
+export const keys = listed({
   name: "keys",
-  sections: [
-    {
-      name: "keys",
-      path: query => `/api/admin/keys?${queryOf(query, ["text"])}`,
-      rows: answer => answer.keys,
-      key: row => `${row.kind} ${row.id} ${row.source}`,
-      filters: [{ name: "text", label: "keys.find" }],
-      buttons: [create],
-      actions: [rotate, revoke],
-      columns: () => [
-        { name: "col.id", value: row => h("span", { class: "who" }, h("a", { href: `#/keys/${row.id}${row.kind === "worker" ? "?kind=worker" : ""}` }, h("b", {}, row.id)), row.note ? h("small", {}, row.note) : null) },
-        { name: "col.status", value: statusFlag },
-        text("col.scopes", scopesOf),
-        text("keys.details", details, { wide: true }),
-        { name: "col.expires", value: row => (row.source === "configuration" ? "–" : date(row.expires)) },
-        text("col.used", row => row.lastUsedAt && dateTime(row.lastUsedAt)),
-      ],
-    },
+  path: query => `/api/admin/keys?${queryOf(query, ["text"])}`,
+  rows: answer => answer.keys,
+  key: row => `${row.kind} ${row.id} ${row.source}`,
+  filters: [{ name: "text", label: "keys.find" }],
+  buttons: [create],
+  actions: [rotate, revoke],
+  columns: () => [
+    { name: "col.id", value: row => h("span", { class: "who" }, h("a", { href: `#/keys/${row.id}${row.kind === "worker" ? "?kind=worker" : ""}` }, h("b", {}, row.id)), row.note ? h("small", {}, row.note) : null) },
+    { name: "col.status", value: statusFlag },
+    text("col.scopes", scopesOf),
+    text("keys.details", details, { wide: true }),
+    { name: "col.expires", value: row => (row.source === "configuration" ? "–" : date(row.expires)) },
+    text("col.used", row => row.lastUsedAt && dateTime(row.lastUsedAt)),
   ],
-};
+});
 
 export const key = {
   name: "keys",

@@ -4,7 +4,7 @@ import { h } from "../../common/dom.js";
 import { dateTime, fieldTime, percent } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
 import { settingName, valueText } from "../actions.js";
-import { flag } from "./cells.js";
+import { actor, flag, listed } from "./cells.js";
 
 const PATH = "/api/admin/overrides";
 const pathOf = ({ id }) => `${PATH}/${encodeURIComponent(id)}`;
@@ -74,25 +74,20 @@ const end = (action, status, more) => ({
   ...more,
 });
 
-export const overrides = {
+export const overrides = listed({
   name: "overrides",
-  sections: [
-    {
-      name: "overrides",
-      whole: true,
-      path: () => PATH,
-      rows: answer => answer.overrides,
-      key: row => row.id,
-      buttons: [create],
-      actions: [update, end("promote", "promoted", { when: active }), end("rollback", "rolled_back", { danger: true })],
-      columns: () => [
-        { name: "col.target", value: target },
-        { name: "col.values", wide: true, value: values },
-        { name: "col.percent", value: row => percent(row.percent / 100) },
-        { name: "col.status", value: status },
-        { name: "col.until", value: row => (row.until ? dateTime(row.until) : t("overrides.open")) },
-        { name: "col.created", value: row => `${row.createdBy === "(open)" ? t("audit.open") : row.createdBy}, ${dateTime(row.createdAt)}` },
-      ],
-    },
+  whole: true,
+  path: () => PATH,
+  rows: answer => answer.overrides,
+  key: row => row.id,
+  buttons: [create],
+  actions: [update, end("promote", "promoted", { when: active }), end("rollback", "rolled_back", { danger: true })],
+  columns: () => [
+    { name: "col.target", value: target },
+    { name: "col.values", wide: true, value: values },
+    { name: "col.percent", value: row => percent(row.percent / 100) },
+    { name: "col.status", value: status },
+    { name: "col.until", value: row => (row.until ? dateTime(row.until) : t("overrides.open")) },
+    { name: "col.created", value: row => `${actor(row.createdBy)}, ${dateTime(row.createdAt)}` },
   ],
-};
+});

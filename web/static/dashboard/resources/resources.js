@@ -7,10 +7,8 @@ import { t } from "../../common/i18n.js";
 import { saveFile } from "../../common/page.js";
 import { gauge } from "../../common/table.js";
 import { settingName, valueText } from "../actions.js";
-import { anyOf, at, chip, count, owner, queryOf, text } from "./cells.js";
+import { actor, anyOf, at, chip, count, listed, owner, queryOf, text } from "./cells.js";
 
-const OPEN = "(open)";
-const who = name => (name === OPEN ? t("audit.open") : name);
 const id = row => row.id;
 
 // ---- batches ----------
@@ -27,40 +25,35 @@ function batchProgress({ counts: { total, completed, failed }, linesWaiting, lin
   return linesWaiting || linesRunning ? h("div", {}, done, h("span", { class: "sub" }, t("batches.lines", { waiting: number(linesWaiting), running: number(linesRunning) }))) : done;
 }
 
-export const batches = {
+export const batches = listed({
   name: "batches",
-  sections: [
+  path: query => `/api/admin/batches?${queryOf(query, ["status", "user", "key"])}`,
+  rows: answer => answer.batches,
+  key: id,
+  chips: ["user", "key"],
+  filters: [{ name: "status", label: "col.status", options: anyOf("batch", ["unended", "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]) }],
+  columns: () => [
+    { name: "col.id", wide: true, value: row => h("div", {}, h("span", { class: "id" }, row.id), h("span", { class: "sub" }, row.endpoint)) },
+    owner("batches"),
+    text("col.model", row => row.model),
+    chip("batch", row => row.status, batchProblem),
+    { name: "col.progress", value: batchProgress },
+    at("col.created", row => row.createdAt),
+    at("col.endedOrExpires", row => row.endedAt ?? row.expiresAt),
+  ],
+  actions: [
     {
-      name: "batches",
-      path: query => `/api/admin/batches?${queryOf(query, ["status", "user", "key"])}`,
-      rows: answer => answer.batches,
-      key: id,
-      chips: ["user", "key"],
-      filters: [{ name: "status", label: "col.status", options: anyOf("batch", ["unended", "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]) }],
-      columns: () => [
-        { name: "col.id", wide: true, value: row => h("div", {}, h("span", { class: "id" }, row.id), h("span", { class: "sub" }, row.endpoint)) },
-        owner("batches"),
-        text("col.model", row => row.model),
-        chip("batch", row => row.status, batchProblem),
-        { name: "col.progress", value: batchProgress },
-        at("col.created", row => row.createdAt),
-        at("col.endedOrExpires", row => row.endedAt ?? row.expiresAt),
-      ],
-      actions: [
-        {
-          name: "cancel-batch",
-          label: "action.cancel.batch",
-          danger: true,
-          when: row => row.endedAt === null && row.status !== "cancelling",
-          title: row => t("batches.cancel", { id: row.id }),
-          text: row => t("batches.cancel.text", { user: row.user }),
-          send: row => [`/api/admin/tasks/cancel?batch=${row.id}`, { body: {} }],
-          done: (_, row) => t("batches.cancelled", { id: row.id }),
-        },
-      ],
+      name: "cancel-batch",
+      label: "action.cancel.batch",
+      danger: true,
+      when: row => row.endedAt === null && row.status !== "cancelling",
+      title: row => t("batches.cancel", { id: row.id }),
+      text: row => t("batches.cancel.text", { user: row.user }),
+      send: row => [`/api/admin/tasks/cancel?batch=${row.id}`, { body: {} }],
+      done: (_, row) => t("batches.cancelled", { id: row.id }),
     },
   ],
-};
+});
 
 // ---- webhooks ----------
 
@@ -70,37 +63,32 @@ function webhookProblem(row) {
   return { off: row.disabledReason, failing: row.failing && t("webhooks.failing", { n: number(row.failing.attempts), at: dateTime(row.failing.since), error: row.failing.error }) }[webhookStatus(row)];
 }
 
-export const webhooks = {
+export const webhooks = listed({
   name: "webhooks",
-  sections: [
+  path: () => "/api/admin/webhooks",
+  rows: answer => answer.webhooks,
+  key: id,
+  columns: () => [
+    { name: "col.url", wide: true, value: row => h("div", {}, row.url, h("span", { class: "sub id" }, row.id)) },
+    text("col.user", row => (row.user === "*" ? t("col.everyUser") : row.user)),
+    text("col.events", row => row.events.join(", ")),
+    chip("webhook", webhookStatus, webhookProblem),
+    count("col.owed", row => row.waiting),
+    at("col.delivered", row => row.deliveredAt),
+  ],
+  actions: [
     {
-      name: "webhooks",
-      path: () => "/api/admin/webhooks",
-      rows: answer => answer.webhooks,
-      key: id,
-      columns: () => [
-        { name: "col.url", wide: true, value: row => h("div", {}, row.url, h("span", { class: "sub id" }, row.id)) },
-        text("col.user", row => (row.user === "*" ? t("col.everyUser") : row.user)),
-        text("col.events", row => row.events.join(", ")),
-        chip("webhook", webhookStatus, webhookProblem),
-        count("col.owed", row => row.waiting),
-        at("col.delivered", row => row.deliveredAt),
-      ],
-      actions: [
-        {
-          name: "webhook-off",
-          label: "webhooks.off",
-          danger: true,
-          when: row => row.enabled,
-          title: row => t("webhooks.ask.off", { url: row.url }),
-          text: () => t("webhooks.ask.off.text"),
-          send: row => [`/api/admin/webhooks/${row.id}`, { method: "PATCH", body: { enabled: false } }],
-          done: (_, row) => t("webhooks.done.off", { url: row.url }),
-        },
-      ],
+      name: "webhook-off",
+      label: "webhooks.off",
+      danger: true,
+      when: row => row.enabled,
+      title: row => t("webhooks.ask.off", { url: row.url }),
+      text: () => t("webhooks.ask.off.text"),
+      send: row => [`/api/admin/webhooks/${row.id}`, { method: "PATCH", body: { enabled: false } }],
+      done: (_, row) => t("webhooks.done.off", { url: row.url }),
     },
   ],
-};
+});
 
 // ---- usage ----------
 
@@ -126,41 +114,36 @@ function usageName(by, row, query) {
 
 const mean = (name, value) => ({ name, num: true, value: row => duration(value(row) / row.tasks), sort: row => value(row) / row.tasks });
 
-export const usage = {
+export const usage = listed({
   name: "usage",
-  sections: [
-    {
-      name: "usage",
-      againMs: 30_000,
-      path: query => usagePath(query, { limit: "200" }),
-      rows: (answer, query) => (byOf(query) === "day" ? [...answer.rows].reverse() : answer.rows),
-      key: row => JSON.stringify(BY.map(name => row[name])),
-      chips: NAMED,
-      filters: [
-        { name: "range", options: Object.keys(RANGES).map(name => [name === "30d" ? "" : name, () => t(`range.${name}`)]) },
-        { name: "by", options: BY.map(name => [name === "model" ? "" : name, () => t("usage.by", { name: t(`col.${name}`) })]) },
-      ],
-      buttons: [{ name: "save-usage", label: "action.save", run: saveUsage }],
-      notes: ({ total, more }) => [
-        ["", t("usage.total", { tasks: number(total.tasks), failed: number(total.failed), input: number(total.inputTokens), output: number(total.outputTokens), cost: credits(total.cost) })],
-        ...(more ? [["", t("usage.more")]] : []),
-      ],
-      columns: query => [
-        { name: `col.${byOf(query)}`, value: row => usageName(byOf(query), row, query), sort: row => row[byOf(query)] },
-        count("col.tasks", row => row.tasks),
-        count("col.failed", row => row.failed),
-        count("col.cancelled", row => row.cancelled),
-        count("col.input", row => row.inputTokens),
-        count("col.output", row => row.outputTokens),
-        count("col.cached", row => row.cachedTokens),
-        count("col.reasoning", row => row.reasoningTokens),
-        mean("col.meanWait", row => row.waitedMs),
-        mean("col.meanRun", row => row.ranMs),
-        { name: "col.cost", num: true, value: row => credits(row.cost), sort: row => row.cost },
-      ],
-    },
+  againMs: 30_000,
+  path: query => usagePath(query, { limit: "200" }),
+  rows: (answer, query) => (byOf(query) === "day" ? [...answer.rows].reverse() : answer.rows),
+  key: row => JSON.stringify(BY.map(name => row[name])),
+  chips: NAMED,
+  filters: [
+    { name: "range", options: Object.keys(RANGES).map(name => [name === "30d" ? "" : name, () => t(`range.${name}`)]) },
+    { name: "by", options: BY.map(name => [name === "model" ? "" : name, () => t("usage.by", { name: t(`col.${name}`) })]) },
   ],
-};
+  buttons: [{ name: "save-usage", label: "action.save", run: saveUsage }],
+  notes: ({ total, more }) => [
+    ["", t("usage.total", { tasks: number(total.tasks), failed: number(total.failed), input: number(total.inputTokens), output: number(total.outputTokens), cost: credits(total.cost) })],
+    ...(more ? [["", t("usage.more")]] : []),
+  ],
+  columns: query => [
+    { name: `col.${byOf(query)}`, value: row => usageName(byOf(query), row, query), sort: row => row[byOf(query)] },
+    count("col.tasks", row => row.tasks),
+    count("col.failed", row => row.failed),
+    count("col.cancelled", row => row.cancelled),
+    count("col.input", row => row.inputTokens),
+    count("col.output", row => row.outputTokens),
+    count("col.cached", row => row.cachedTokens),
+    count("col.reasoning", row => row.reasoningTokens),
+    mean("col.meanWait", row => row.waitedMs),
+    mean("col.meanRun", row => row.ranMs),
+    { name: "col.cost", num: true, value: row => credits(row.cost), sort: row => row.cost },
+  ],
+});
 
 // ---- audit log and rejections ----------
 
@@ -199,7 +182,7 @@ export const audit = {
       chips: ["target"],
       columns: () => [
         { name: "col.at", value: row => dateTime(row.at) },
-        text("col.who", row => who(row.actor)),
+        text("col.who", row => actor(row.actor)),
         text("col.from", row => row.from),
         text("col.action", row => (ACTIONS.includes(row.action) ? t(`audit.${row.action}`) : row.action)),
         { name: "col.target", value: auditTarget },
@@ -262,29 +245,24 @@ function chosenSettings(answer, query) {
 function changedBy(row) {
   if (!row.by) return "–";
   const [, kind, name] = /^(queue|model)s\.(.*)\.\w+$/.exec(row.name) ?? [];
-  return h("a", { class: "who", href: `#/audit${kind ? `?${new URLSearchParams({ target: `${kind} ${name}` })}` : ""}` }, who(row.by));
+  return h("a", { class: "who", href: `#/audit${kind ? `?${new URLSearchParams({ target: `${kind} ${name}` })}` : ""}` }, actor(row.by));
 }
 
-export const settings = {
+export const settings = listed({
   name: "settings",
-  sections: [
-    {
-      name: "settings",
-      againMs: 30_000,
-      whole: true,
-      path: () => "/api/admin/settings",
-      rows: chosenSettings,
-      key: row => row.name,
-      filters: [{ name: "text", label: "settings.find" }, { name: "source", options: [["", () => t("settings.differing")], ["all", () => t("settings.all")], ...SOURCES.map(name => [name, () => t(`source.${name}`)])] }],
-      notes: settingNotes,
-      columns: () => [
-        { name: "col.name", value: row => h("span", { class: "setting-name" }, row.name), sort: row => row.name },
-        { name: "col.value", wide: true, value: drawSetting },
-        { name: "col.default", value: row => h("span", { class: "setting-value muted" }, settingValue(row.default)) },
-        { name: "col.source", value: sourceOf, sort: row => SOURCES.indexOf(row.source) },
-        at("col.since", row => row.since),
-        { name: "col.who", value: changedBy },
-      ],
-    },
+  againMs: 30_000,
+  whole: true,
+  path: () => "/api/admin/settings",
+  rows: chosenSettings,
+  key: row => row.name,
+  filters: [{ name: "text", label: "settings.find" }, { name: "source", options: [["", () => t("settings.differing")], ["all", () => t("settings.all")], ...SOURCES.map(name => [name, () => t(`source.${name}`)])] }],
+  notes: settingNotes,
+  columns: () => [
+    { name: "col.name", value: row => h("span", { class: "setting-name" }, row.name), sort: row => row.name },
+    { name: "col.value", wide: true, value: drawSetting },
+    { name: "col.default", value: row => h("span", { class: "setting-value muted" }, settingValue(row.default)) },
+    { name: "col.source", value: sourceOf, sort: row => SOURCES.indexOf(row.source) },
+    at("col.since", row => row.since),
+    { name: "col.who", value: changedBy },
   ],
-};
+});

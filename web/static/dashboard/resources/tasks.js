@@ -6,7 +6,7 @@ import { dateTime, duration, fieldTime, when } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
 import { saveFile, toast } from "../../common/page.js";
 import { cancel, cancelFound } from "../actions.js";
-import { anyOf, link, queryOf, statusChip } from "./cells.js";
+import { anyOf, link, listed, queryOf, statusChip } from "./cells.js";
 
 const STATUSES = ["queued", "executing", "completed", "failed", "cancelled"];
 const TASK_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
@@ -50,38 +50,33 @@ async function save(query) {
 
 const timeFilter = name => ({ name, label: `tasks.${name}`, type: "datetime-local", show: fieldTime, parse: text => text && String(new Date(text).getTime()) });
 
-export const tasks = {
+export const tasks = listed({
   name: "tasks",
-  sections: [
-    {
-      name: "tasks",
-      path: query => `/api/admin/tasks?${search(query)}`,
-      rows: answer => answer.tasks.map(row => ({ ...row, now: answer.now })),
-      key: row => row.taskId,
-      chips: ["user"],
-      filters: [
-        { name: "text", label: "tasks.text", open: text => (TASK_ID.test(text) ? `#/tasks/${text.toLowerCase()}` : null) },
-        { name: "status", options: anyOf("status", STATUSES) },
-        { name: "queue", suggest: ({ names }) => names().queues },
-        { name: "model", suggest: ({ names }) => names().models },
-        { name: "worker", suggest: ({ names }) => names().workers },
-        { name: "code", label: "col.error" },
-        timeFilter("from"),
-        timeFilter("to"),
-      ],
-      buttons: [{ name: "save-tasks", label: "action.save", run: save }, cancelFound(search, cancellable)],
-      actions: [cancel],
-      columns: () => [
-        { name: "task.id", value: row => h("a", { class: "id", href: `#/tasks/${row.taskId}` }, row.taskId) },
-        { name: "col.status", value: row => statusChip(row.status) },
-        { name: "col.user", sort: row => row.user, value: row => link("tasks", "user", row.user) },
-        { name: "col.model", sort: row => row.model, value: row => h("span", { class: "who" }, row.model) },
-        { name: "col.queue", value: row => row.queue },
-        { name: "col.submitted", num: true, sort: row => row.enqueuedAt, value: row => h("span", { title: dateTime(row.enqueuedAt) }, when(row.enqueuedAt, row.now)) },
-        { name: "col.waited", num: true, sort: row => spans(row).waited, value: row => duration(spans(row).waited) },
-        { name: "col.ran", num: true, sort: row => spans(row).ran, value: row => duration(spans(row).ran) },
-        { name: "col.error", value: row => (row.code && row.status === "failed" ? h("span", { class: "id why", title: row.category ? t("codes.category", { category: row.category }) : null }, row.code) : "") },
-      ],
-    },
+  path: query => `/api/admin/tasks?${search(query)}`,
+  rows: answer => answer.tasks.map(row => ({ ...row, now: answer.now })),
+  key: row => row.taskId,
+  chips: ["user"],
+  filters: [
+    { name: "text", label: "tasks.text", open: text => (TASK_ID.test(text) ? `#/tasks/${text.toLowerCase()}` : null) },
+    { name: "status", options: anyOf("status", STATUSES) },
+    { name: "queue", suggest: ({ names }) => names().queues },
+    { name: "model", suggest: ({ names }) => names().models },
+    { name: "worker", suggest: ({ names }) => names().workers },
+    { name: "code", label: "col.error" },
+    timeFilter("from"),
+    timeFilter("to"),
   ],
-};
+  buttons: [{ name: "save-tasks", label: "action.save", run: save }, cancelFound(search, cancellable)],
+  actions: [cancel],
+  columns: () => [
+    { name: "task.id", value: row => h("a", { class: "id", href: `#/tasks/${row.taskId}` }, row.taskId) },
+    { name: "col.status", value: row => statusChip(row.status) },
+    { name: "col.user", sort: row => row.user, value: row => link("tasks", "user", row.user) },
+    { name: "col.model", sort: row => row.model, value: row => h("span", { class: "who" }, row.model) },
+    { name: "col.queue", value: row => row.queue },
+    { name: "col.submitted", num: true, sort: row => row.enqueuedAt, value: row => h("span", { title: dateTime(row.enqueuedAt) }, when(row.enqueuedAt, row.now)) },
+    { name: "col.waited", num: true, sort: row => spans(row).waited, value: row => duration(spans(row).waited) },
+    { name: "col.ran", num: true, sort: row => spans(row).ran, value: row => duration(spans(row).ran) },
+    { name: "col.error", value: row => (row.code && row.status === "failed" ? h("span", { class: "id why", title: row.category ? t("codes.category", { category: row.category }) : null }, row.code) : "") },
+  ],
+});
