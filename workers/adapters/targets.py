@@ -25,8 +25,6 @@ _PATH = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*")
 _QUERY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?\[\]-]|%[0-9A-Fa-f]{2})*")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_MAX_ENCODINGS = 8
-"""How often a path may have been encoded over and over."""
 
 
 class BadTarget(ValueError):
@@ -121,16 +119,15 @@ def _host(host: str) -> str:
 def _path(path: str) -> str:
     if not _PATH.fullmatch(path):
         raise BadTarget("the path of a URL holds characters that must be percent-encoded")
+    decoded = unquote_to_bytes(path)
+    if unquote_to_bytes(decoded) != decoded:  # servers behind servers may decode it more than once
+        raise BadTarget("the path of a URL must not be percent-encoded twice")
+    if decoded.count(b"/") != path.count("/") or b"\\" in decoded:
+        raise BadTarget("the path of a URL must have no encoded slash or backslash")
+    if any(byte < 0x20 or byte == 0x7F for byte in decoded):
+        raise BadTarget("the path of a URL must have no control characters")
     _check_segments(path)
-    decoded = path.encode()
-    for _ in range(_MAX_ENCODINGS):  # servers behind servers may decode it more than once
-        further = unquote_to_bytes(decoded)
-        if further == decoded:
-            break
-        _check_decoded(further, path.count("/"))
-        decoded = further
-    else:
-        raise BadTarget("the path of a URL is percent-encoded too often")
+    _check_segments(decoded.decode("latin-1"))
     return _ESCAPE.sub(_plain, path)
 
 
@@ -141,14 +138,6 @@ def _check_segments(path: str) -> None:
     for segment in segments:
         if segment.partition(";")[0].strip() in (".", ".."):
             raise BadTarget("the path of a URL must have no segments . and ..")
-
-
-def _check_decoded(path: bytes, slashes: int) -> None:
-    if path.count(b"/") != slashes or b"\\" in path:
-        raise BadTarget("the path of a URL must have no encoded slash or backslash")
-    if any(byte < 0x20 or byte == 0x7F for byte in path):
-        raise BadTarget("the path of a URL must have no control characters")
-    _check_segments(path.decode("latin-1"))
 
 
 def _plain(escape: re.Match[str]) -> str:

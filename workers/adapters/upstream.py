@@ -1,42 +1,35 @@
 """Runs tasks on an upstream, in its dialect: one request each, with time limits, over httpx2."""
 
-import asyncio
 import contextlib
 import functools
 import hmac
 import logging
 import math
 import random
-import re
 import secrets
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from types import SimpleNamespace
 
 import httpx2
 
+from fairlane.workers.adapters.answer import Answer
 from fairlane.workers.adapters.clock import Clock, Limits
-from fairlane.workers.adapters.dialects.base import Call, Dialect, Output, Reader
+from fairlane.workers.adapters.dialects.base import Call, Dialect, Output
 from fairlane.workers.adapters.failures import (
     CallTarget,
     UpstreamFailure,
-    UpstreamSaid,
-    from_answer,
     from_status,
     from_transport,
-    unreadable,
     what_is_wrong,
 )
-from fairlane.workers.adapters.lenient import NotJsonError
 from fairlane.workers.adapters.listing import read_models
 from fairlane.workers.adapters.quirks import PER_USER, Quirks, learn, merged
-from fairlane.workers.adapters.sse import ErrorEvent, EventParser
 from fairlane.workers.adapters.watch import Watch
 from fairlane.workers.hosts import client_options, is_loopback
 from fairlane.workers.protocol import ModelInfo
 from fairlane.workers.sdk import Context, Task, TaskError, Worker
-from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.handlers import ANY_MODEL
 from fairlane.workers.secrets import check_secret
 from fairlane.workers.tasktypes import TEXT
@@ -44,14 +37,7 @@ from fairlane.workers.tasktypes import TEXT
 log = logging.getLogger("fairlane.worker")
 
 CONNECT_TIMEOUT_S = 10.0
-MAX_ERROR_BYTES = 64 * 1024
 MAX_LIST_BYTES = 1024 * 1024
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
-_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
-"""A byte order mark, and white space."""
-_TEXT = re.compile(rb"\{\s*\"|\[\s*\{|<(?:!|html)", re.IGNORECASE)
-"""How JSON or a page begins, and no sound."""
-LINGER_S = 0.25
 CHECK_TIMEOUT_MS = 5000
 MAX_REPEATS = 4
 """Of a request that is rejected for what can be sent otherwise."""
@@ -72,9 +58,6 @@ DOUBTFUL = frozenset(
     }
 )
 """Failures after which the upstream is asked whether it works."""
-
-Failed = Callable[[bytes], TaskError]
-"""Makes the failure of an answer out of what the upstream said in it."""
 
 
 class Upstream:
@@ -192,12 +175,8 @@ class Upstream:
         """Status and body, cut at MAX_LIST_BYTES. Raise `TaskError` when there is none in time."""
         clock = Clock(Limits(total_ms=CHECK_TIMEOUT_MS), math.inf, stream=False)
         request = self._http().build_request("GET", self._base_url + self._dialect.models_path)
-        response = await self._send(request, clock)
-        try:
-            body = await self._read_all(response.aiter_bytes(), clock, MAX_LIST_BYTES, cut=True)
-        finally:
-            await response.aclose()
-        return response.status_code, body
+        async with contextlib.aclosing(await self._send(request, clock)) as response:
+            return response.status_code, await Answer(response, clock).body(MAX_LIST_BYTES, cut=True)
 
     async def __call__(self, task: Task, context: Context) -> AsyncGenerator[Output, None]:
         """Run one task. Raise `TaskError` with the codes of `failures`."""
@@ -214,15 +193,15 @@ class Upstream:
             try:
                 response = await self._send(self._request(call, task, context), clock)
                 context.sent()  # where the transport does not report it
-                try:
-                    async with contextlib.aclosing(self._answer(response, clock, call, asked)) as items:
-                        async for item in items:
-                            if requests.learnt and not has_output:
-                                self._remember(model, requests.learnt)
-                            has_output = True
-                            yield item
-                finally:
-                    await response.aclose()
+                async with (
+                    contextlib.aclosing(response),
+                    contextlib.aclosing(Answer(response, clock).items(call, asked)) as items,
+                ):
+                    async for item in items:
+                        if requests.learnt and not has_output:
+                            self._remember(model, requests.learnt)
+                        has_output = True
+                        yield item
                 break
             except TaskError as error:
                 failure = error if has_output else requests.change(error)
@@ -299,142 +278,6 @@ class Upstream:
         except httpx2.HTTPError as error:
             raise from_transport(error, streaming=False) from error
 
-    # ---- the answer ------------------------------------------------------------------------------
-
-    async def _read_all(
-        self, parts: AsyncIterator[bytes], clock: Clock, limit: int, *, head: bytes = b"", cut: bool = False
-    ) -> bytes:
-        """The whole body, which begins with `head`; more than `limit` is cut off or, without `cut`, a failure."""
-        body = bytearray(head)
-        while (part := await self._next(parts, clock)) is not None:
-            body += part
-            if len(body) > limit:
-                if cut:
-                    break
-                raise unreadable(f"it has more than {limit} bytes")
-        return bytes(body[:limit])
-
-    async def _answer(
-        self, response: httpx2.Response, clock: Clock, call: Call, asked: CallTarget
-    ) -> AsyncGenerator[Output, None]:
-        """Read an answer. Its first bytes decide how: servers send events as JSON, and JSON as events. Raise `TaskError` for one
-        whose status is no success."""
-        content_type = response.headers.get("Content-Type", "")
-        pause_s = requested_pause(response.headers)
-        parts = response.aiter_bytes()
-        if not response.is_success:
-            body = await self._read_all(parts, clock, MAX_ERROR_BYTES, cut=True)
-            raise from_status(response.status_code, body, pause_s, asked)
-        head = b""
-        while not head.strip() and (part := await self._next(parts, clock)) is not None:
-            head += part
-        begins = head.lstrip(_BEFORE_JSON)
-        if call.binary and not _TEXT.match(begins):
-            answer = self._bytes
-        elif call.binary or call.reader.plain_text or begins.startswith((b"{", b"[")):
-            answer = self._whole
-        else:
-            answer = self._events
-        failed = functools.partial(from_answer, content_type=content_type, pause_s=pause_s, asked=asked)
-        async with contextlib.aclosing(answer(head, parts, clock, call.reader, failed)) as items:
-            async for item in items:
-                yield item
-
-    async def _whole(
-        self, head: bytes, parts: AsyncIterator[bytes], clock: Clock, reader: Reader, failed: Failed
-    ) -> AsyncGenerator[Output, None]:
-        body = await self._read_all(parts, clock, MAX_ANSWER_BYTES, head=head)
-        try:
-            items = reader.whole(body)
-        except UpstreamSaid as error:
-            raise failed(error.body) from error
-        except NotJsonError as error:
-            raise failed(body) from error
-        except (ValueError, RecursionError) as error:
-            raise unreadable(str(error)) from error
-        for item in items:
-            yield item
-        if not reader.complete:
-            raise failed(body)
-
-    async def _events(
-        self, head: bytes, parts: AsyncIterator[bytes], clock: Clock, reader: Reader, failed: Failed
-    ) -> AsyncGenerator[Output, None]:
-        parser, event = EventParser(), b""
-        part: bytes | None = head or None
-        failure: TaskError | None = None
-        while True:
-            try:
-                for event in parser.close() if part is None else parser.feed(part):
-                    if isinstance(event, ErrorEvent):
-                        raise UpstreamSaid(event)
-                    for delta in reader.read(event):
-                        clock.output()
-                        yield delta
-                    if reader.done:
-                        break
-            except UpstreamSaid as error:
-                failure = failed(error.body)
-            except TaskError as error:
-                failure = error
-            except NotJsonError:
-                failure = None if part is None else failed(event)  # the last event may be cut off
-            except (ValueError, RecursionError) as error:
-                failure = unreadable(str(error))
-            if part is None or reader.done or failure is not None:
-                break
-            try:
-                part = await self._next(parts, clock)
-            except TaskError as error:
-                failure = None if reader.complete else error  # all was said, and only its end did not come
-                break
-        if failure is None and not reader.complete:
-            sentence = "The upstream's stream ended without its end."
-            failure = failed(bytes(parser.text)) if parser.text else TaskError("UPSTREAM_TRUNCATED", sentence)
-        if failure is None:
-            for delta in reader.end():
-                clock.output()
-                yield delta
-        if reader.usage is not None:
-            yield reader.usage
-        if failure is not None:
-            raise failure
-        if reader.done:
-            await _linger(parts)
-
-    async def _bytes(
-        self,
-        head: bytes,
-        parts: AsyncIterator[bytes],
-        clock: Clock,
-        reader: Reader,  # noqa: ARG002 - as the other two are called
-        failed: Failed,
-    ) -> AsyncGenerator[Output, None]:
-        """An answer of bytes, as they come."""
-        size, part = 0, head or None
-        while part is not None:
-            size += len(part)
-            if size > MAX_ANSWER_BYTES:
-                raise unreadable(f"it has more than {MAX_ANSWER_BYTES} bytes")
-            if part:
-                clock.output()
-                yield part
-            part = await self._next(parts, clock)
-        if not size:
-            raise failed(b"")
-
-    async def _next(self, parts: AsyncIterator[bytes], clock: Clock) -> bytes | None:
-        """The next bytes, or None at the end. The time limits count only while this waits."""
-        try:
-            async with clock.until_next():
-                part = await anext(parts, None)
-        except TimeoutError as error:
-            raise clock.failure() from error
-        except httpx2.HTTPError as error:
-            raise from_transport(error, streaming=True) from error
-        clock.came()
-        return part
-
 
 class _Requests:
     """The requests of one task: the first one, and others after rejections of what can be sent otherwise."""
@@ -487,16 +330,6 @@ def _telling(context: Context) -> dict[str, object]:
             context.sent()
 
     return {"trace": trace}
-
-
-async def _linger(parts: AsyncIterator[bytes]) -> None:
-    """Read the stream's end, which usually follows immediately, so that the connection can be used again."""
-    try:
-        async with asyncio.timeout(LINGER_S):
-            while await anext(parts, None) is not None:
-                pass
-    except (TimeoutError, httpx2.HTTPError):
-        return  # the answer is complete; only the connection is lost
 
 
 def _name_of(url: httpx2.URL) -> str:

@@ -90,8 +90,8 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._registered_at: float | None = None
         self._sending_since: float | None = None
-        self._heartbeat_s: float | None = None
-        self._next_heartbeat = 0.0
+        self._heartbeat_s = 0.0
+        self._next_heartbeat: float | None = None
         self._close_asked = False
         self._close_at: float | None = None
         self._stir = asyncio.Event()
@@ -198,7 +198,7 @@ class Connection:
                 log.warning("the gateway %s", "takes no data" if stuck else "does not answer `register`")
                 socket.transport.abort()
                 return
-            if self._heartbeat_s is not None and now >= self._next_heartbeat:  # 2
+            if self._next_heartbeat is not None and now >= self._next_heartbeat:  # 2
                 for task_id, attempt in self.session.heartbeat():
                     log.warning("[%s #%s] its result was never acknowledged", task_id, attempt_mark(attempt))
                 self._next_heartbeat = now + self._heartbeat_s
@@ -207,19 +207,12 @@ class Connection:
                 await socket.close()
                 return
             try:
-                async with asyncio.timeout(self._until_next_pulse(now)):
+                dates = (now + PULSE_S, self._next_heartbeat, self._close_at)
+                async with asyncio.timeout_at(min(date for date in dates if date is not None)):
                     await self._stir.wait()
             except TimeoutError:
                 continue
             self._stir.clear()
-
-    def _until_next_pulse(self, now: float) -> float:
-        dates = [now + PULSE_S]
-        if self._heartbeat_s is not None:
-            dates.append(self._next_heartbeat)
-        if self._close_at is not None:
-            dates.append(self._close_at)
-        return max(0.0, min(dates) - now)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

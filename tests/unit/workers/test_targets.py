@@ -83,6 +83,7 @@ def test_a_url_has_one_form(url: str, read: str) -> None:
         "https://images.example.com/v1/..%20/x",
         "https://images.example.com/v1/a%2f..%2fx",
         "https://images.example.com/v1/a%252fx",
+        "https://images.example.com/v1/%25%32%65",
         "https://images.example.com//v1/x",
         "https://images.example.com/v1//x",
         "http://0x7f.0.0.1/",
@@ -106,14 +107,6 @@ def test_what_two_programs_may_read_differently_is_refused(url: str) -> None:
     with pytest.raises(BadTarget) as refused:
         read_target(url)
     assert str(refused.value)
-
-
-def test_a_path_that_is_encoded_over_and_over_is_refused() -> None:
-    path = "a%41"
-    for _ in range(20):
-        path = path.replace("%", "%25")
-    with pytest.raises(BadTarget, match="too often"):
-        read_target(f"https://images.example.com/{path}")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The payload of a task of type `http`, as the gateway makes it: one call of an endpoint, and its rules. Pure."""
 
-import base64
-import binascii
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -39,7 +37,7 @@ class _Payload(msgspec.Struct, rename="camel"):
     rules: _Rules
     headers: Annotated[list[tuple[str, str]], Meta(max_length=1024)] = []
     body: str | None = None
-    body_base64: str | None = None
+    body_base64: bytes | None = None
 
 
 _decoder = msgspec.json.Decoder(_Payload)
@@ -79,6 +77,8 @@ def read_call(payload: bytes) -> Call:
         raise ValueError(f"The payload is not one of a call: {error}") from error
     if not _METHOD.fullmatch(asked.method) or asked.method in _NO_CALLS:
         raise ValueError("The method is none that may be called")
+    if asked.body is not None and asked.body_base64 is not None:
+        raise ValueError("The call has both body and bodyBase64")
     rules = asked.rules
     target, pattern = read_target(asked.url), Pattern.read(rules.pattern)
     if not pattern.matches(target):
@@ -88,19 +88,8 @@ def read_call(payload: bytes) -> Call:
         asked.method,
         target,
         tuple(outgoing(asked.headers)),
-        _body(asked),
+        asked.body_base64 or (asked.body or "").encode(),
         rules.timeout_ms / 1000,
         rules.max_response_bytes,
         read_networks(rules.allow_private),
     )
-
-
-def _body(asked: _Payload) -> bytes:
-    if asked.body is not None and asked.body_base64 is not None:
-        raise ValueError("The call has both body and bodyBase64")
-    if asked.body_base64 is None:
-        return (asked.body or "").encode()
-    try:
-        return base64.b64decode(asked.body_base64, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError("bodyBase64 is not base64") from error

@@ -1,5 +1,6 @@
 """Anthropic's messages, streamed or whole, as OpenAI's deltas. Pure."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct
@@ -56,16 +57,16 @@ class _Event(Struct):
     usage: Any = None
 
 
+@dataclass
 class _Open:
     """A block that has not ended."""
 
-    def __init__(self, type: str, call: int) -> None:
-        self.type = type
-        self.call = call
-        self.empty = True
-        self.thinking: list[str] = []
-        self.signature: list[str] = []
-        self.length = 0
+    type: str
+    call: int
+    empty: bool = True
+    thinking: list[str] = field(default_factory=list)
+    signature: list[str] = field(default_factory=list)
+    length: int = 0
 
 
 class AnthropicReader(NormalReader):
