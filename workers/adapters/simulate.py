@@ -1,7 +1,6 @@
 """Behaves like a model of a given speed, with accidents on demand. One process runs hundreds of tasks."""
 
 import asyncio
-import math
 import os
 import random
 import re
@@ -146,14 +145,9 @@ class SimulateAdapter:
         if fate.accident is Accident.ERROR:
             await _until(first_at)
             raise self._failure()
-        if task.type == "openaiEmbedding":
+        if task.type == "openaiEmbedding" or (task.type in MEDIA and task.type != TRANSCRIPTION):
             await _until(first_at)
-            yield usage_for(prompt, 0)
-            yield Result(embeddings(task))
-            return
-        if task.type in MEDIA and task.type != TRANSCRIPTION:
-            await _until(first_at)
-            for item in self._media(task, fate):
+            for item in self._without_tokens(task, fate):
                 yield item
             if fate.accident is Accident.MIDWAY:
                 raise self._failure()
@@ -161,15 +155,10 @@ class SimulateAdapter:
         heard = TranscriptionRequest.of(task) if task.type == TRANSCRIPTION else None
         end = fate.tokens // 2 if fate.accident is Accident.MIDWAY else fate.tokens
         if task.stream:
-            sent = 0
-            while sent < end:
-                await _until(first_at + sent * fate.seconds_per_token)
-                due = end
-                if fate.seconds_per_token > 0:
-                    due = min(end, 1 + math.floor((loop.time() - first_at) / fate.seconds_per_token + 1e-9))
-                while sent < max(due, 1):
-                    yield fate.token(sent)
-                    sent += 1
+            for index in range(end):
+                if (at := first_at + index * fate.seconds_per_token) > loop.time():
+                    await _until(at)
+                yield fate.token(index)
         else:
             await _until(first_at + max(0, end - 1) * fate.seconds_per_token)
         usage = usage_for(prompt, end)
@@ -187,9 +176,12 @@ class SimulateAdapter:
         else:
             yield Result(completion(task, fate.text, fate.finish_reason, usage))
 
-    def _media(self, task: Task, fate: Plan) -> Iterator[bytes | Delta | Usage | Result]:
-        """Speech, images, moderations, a translation: its usage is reported, and it has no partial output."""
-        if task.type == SPEECH:
+    def _without_tokens(self, task: Task, fate: Plan) -> Iterator[bytes | Usage | Result]:
+        """Embeddings, speech, images, moderations, a translation: their usage is reported, and only speech comes in pieces."""
+        if task.type == "openaiEmbedding":
+            yield usage_for(prompt_of(task.payload) or "", 0)
+            yield Result(embeddings(task))
+        elif task.type == SPEECH:
             asked = SpeechRequest.of(task)
             yield usage_for(asked.input, 0)
             pieces = speech(asked.response_format)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,13 +13,14 @@ from fairlane.queues.logs.redaction import unquoted
 from fairlane.workers import protocol
 from fairlane.workers.sdk.binary import Base64Pieces
 from fairlane.workers.sdk.context import Context
-from fairlane.workers.sdk.errors import TaskError, shorten
+from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.handlers import Registry
 from fairlane.workers.sdk.session.checks import check_delta
 from fairlane.workers.sdk.session.session import Session, Start
 from fairlane.workers.sdk.values import Delta, Key, Result, Task, Usage, as_json
 from fairlane.workers.tracing import Attributes, Span, Tracer, read_traceparent
 
+NULL = Raw(b"null")
 GRACE_SHARE = 0.8
 """Part of a cancel's grace that a handler gets; the rest is for the answer's way back."""
 
@@ -133,7 +133,7 @@ class _Running:
             self._answer_timer = self._loop.call_later(answer_after_s, self._answer_for_handler)
 
     def _answer_for_handler(self) -> None:
-        if self._session.finish(self._output, self._cancelled_result()):
+        if self._finish(self._cancellation()):
             self._context.log.warning(
                 "the handler ignores its cancellation; its slot stays busy until it ends"
             )
@@ -141,39 +141,34 @@ class _Running:
     def _on_done(self, _: asyncio.Task[None]) -> None:
         if self._answer_timer is not None:
             self._answer_timer.cancel()
-        # A task that was cancelled before its first step has not answered yet.
-        self._session.finish(self._output, self._cancelled_result())
-        if self._span is not None:
-            self._span.end("WORKER_ERROR")
+        self._finish(
+            self._cancellation()
+        )  # one that was cancelled before its first step has not answered yet
         self._pool._forget(self._session, self._output.key)
 
     async def _run(self) -> None:
+        value, failure = NULL, None
         try:
-            result = await self._produce()
+            value = await self._produce()
         except asyncio.CancelledError:
-            if self._context.cancelled:
-                result = self._cancelled_result()
-            else:
-                result = self._failed("WORKER_ERROR", "The handler was cancelled from inside.")
+            failure = self._cancellation()
         except TaskError as error:
             # without what may quote the request
             self._pool._failures.log(self._tell, f"failed with {error.code}: {unquoted(error.message)}")
-            result = self._failed_with(error)
+            failure = error
         except Exception as error:
             # The edge of the handler: its task ends as failed, the worker continues.
             self._context.log.exception("the handler failed")
-            result = self._failed("WORKER_ERROR", shorten(f"{type(error).__name__}: {error}"))
-        self._session.finish(self._output, result)
-        if self._span is not None:
-            self._span.end(result.error_info.code if result.error_info else "")
+            failure = TaskError("WORKER_ERROR", f"{type(error).__name__}: {error}")
+        self._finish(failure, value)
 
-    async def _produce(self) -> protocol.TaskResult:
+    async def _produce(self) -> Raw:
+        """Send what the handler yields. Return its result."""
         route = self._pool._registry.find(self._task.model, self._task.type)
         if route is None:
             raise TaskError("WORKER_ERROR", "The handler is gone.")
         stream = route.open(self._task, self._context)
-        result = self._result()
-        binary = Base64Pieces()
+        result, binary = NULL, Base64Pieces()
         async with contextlib.aclosing(stream):
             async for item in stream:
                 if isinstance(item, str):
@@ -187,15 +182,13 @@ class _Running:
                 elif isinstance(item, Usage):
                     self._context.set_usage(item)
                 elif isinstance(item, Result):
-                    result.result = _json_result(item.value)
+                    result = _json_result(item.value)
                 else:
                     raise TypeError(
                         f"A handler yields str, bytes, Delta, Usage or Result, not {type(item).__name__}."
                     )
         if text := binary.rest():
             await self._emit(Delta(content=text))
-        result.usage = self._context.usage_json
-        result.timings = self._timings()
         return result
 
     async def _emit(self, delta: Delta) -> None:
@@ -221,9 +214,9 @@ class _Running:
     async def _wait_for_room(self) -> None:
         """Return when the output is not full; ends by cancellation when the connection does."""
         while self._output.full:
-            room: asyncio.Future[None] = self._loop.create_future()
-            self._output.on_room = functools.partial(_settle, room)
-            await room
+            room = asyncio.Event()
+            self._output.on_room = room.set
+            await room.wait()
 
     async def _send_progress(self, message: protocol.TaskProgress) -> None:
         if not self._session.progress(self._output, message):
@@ -241,40 +234,34 @@ class _Running:
             f"{line} ({and_others_before} others failed before it)" if and_others_before else line
         )
 
-    # ---- results ---------------------------------------------------------------------------------
-
-    def _result(self) -> protocol.TaskResult:
-        return protocol.TaskResult(task_id=self._task.task_id, attempt=self._task.attempt)
-
-    def _failed_with(self, error: TaskError) -> protocol.TaskResult:
-        result = self._result()
-        result.error = error.message
-        result.error_info = protocol.ErrorInfo(
-            code=error.code,
-            retryable=error.retryable,
-            message=error.message,
-            http_status=error.http_status,
-            retry_after_ms=error.retry_after_ms,
-        )
-        result.usage = self._context.usage_json
-        result.timings = self._timings()
-        return result
-
-    def _failed(self, code: str, message: str, *, retryable: bool = False) -> protocol.TaskResult:
-        return self._failed_with(TaskError(code, message, retryable=retryable))
-
-    def _cancelled_result(self) -> protocol.TaskResult:
+    def _cancellation(self) -> TaskError:
+        """Return the failure of a handler that was cancelled."""
         reason = self._context.cancelled.reason
         if reason == "shutdown":
-            return self._failed("WORKER_ERROR", "The worker is shutting down.", retryable=True)
-        return self._failed("WORKER_ERROR", f"Cancelled ({reason}).")
+            return TaskError("WORKER_ERROR", "The worker is shutting down.", retryable=True)
+        why = f"Cancelled ({reason})." if reason else "The handler was cancelled from inside."
+        return TaskError("WORKER_ERROR", why)
 
-    def _timings(self) -> protocol.Timings:
-        first = self._first_output
-        return protocol.Timings(
-            ttft_ms=None if first is None else _ms(first - self._started),
-            total_ms=_ms(self._loop.time() - self._started),
+    def _finish(self, failure: TaskError | None, value: Raw = NULL) -> bool:
+        """End the task with a failure or a result. The first call counts; return whether it was this one."""
+        first, now = self._first_output, self._loop.time()
+        result = protocol.TaskResult(
+            self._task.task_id,
+            self._task.attempt,
+            result=value,
+            usage=self._context.usage_json,
+            timings=protocol.Timings(
+                None if first is None else _ms(first - self._started), _ms(now - self._started)
+            ),
         )
+        if failure is not None:
+            result.error = failure.message
+            result.error_info = protocol.ErrorInfo(
+                failure.code, failure.retryable, failure.message, failure.http_status, failure.retry_after_ms
+            )
+        if self._span is not None:
+            self._span.end("" if failure is None else failure.code)
+        return self._session.finish(self._output, result)
 
 
 def _begin_span(tracer: Tracer, task: Task) -> Span:
@@ -288,11 +275,6 @@ def _begin_span(tracer: Tracer, task: Task) -> Span:
     span = tracer.span(f"handle {task.model}", "consumer", read_traceparent(task.traceparent), attributes)
     task.traceparent = span.traceparent
     return span
-
-
-def _settle(room: "asyncio.Future[None]") -> None:
-    if not room.done():
-        room.set_result(None)
 
 
 def _json_result(value: object) -> Raw:
