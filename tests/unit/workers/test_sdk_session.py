@@ -29,15 +29,12 @@ class Bench:
     def ready(self) -> "Bench":
         self.session.begin()
         assert [m["type"] for m in self.sent()] == ["register"]
-        self.receive(
-            type="registered",
-            workerId="w",
-            heartbeatMs=10,
-            deadAfterMs=30,
-            protocol=2,
-            limits={"maxMessageBytes": 4096},
-        )
+        self.welcome()
         return self
+
+    def welcome(self) -> Any:
+        message = protocol.Registered("w", 10, 30, protocol.Limits(4096), 2)
+        return self.session.receive(protocol.encoder.encode(message))
 
     def receive(self, **message: Any) -> Any:
         return self.session.receive(msgspec.json.encode(message))
@@ -78,14 +75,7 @@ def test_register_comes_first_and_registered_makes_it_ready() -> None:
     bench.session.begin()
     (register,) = bench.sent()
     assert (register["type"], register["slots"], register["protocols"]) == ("register", 3, [2])
-    effect = bench.receive(
-        type="registered",
-        workerId="w",
-        heartbeatMs=10,
-        deadAfterMs=30,
-        protocol=2,
-        limits={"maxMessageBytes": 1},
-    )
+    effect = bench.welcome()
     assert (type(effect), effect.heartbeat_ms) == (protocol.Registered, 10)
 
 
@@ -250,14 +240,7 @@ def test_a_second_connection_offers_only_the_slots_that_are_free() -> None:
     new = Bench(shared=old)
     new.session.begin()
     assert new.sent()[0]["slots"] == 2
-    new.receive(
-        type="registered",
-        workerId="w",
-        heartbeatMs=10,
-        deadAfterMs=30,
-        protocol=2,
-        limits={"maxMessageBytes": 9999},
-    )
+    new.welcome()
     old.finish(start)
     new.session.offer()
     assert [(m["type"], m["slots"]) for m in new.sent()] == [("register", 3)]
