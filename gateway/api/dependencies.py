@@ -12,11 +12,11 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from msgspec import Struct
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.queries import PLAIN
-from fairlane.gateway.api.schemas import REF, STRING, Error, body_of, json, json_text
+from fairlane.gateway.api.schemas import REF, STRING, Error, body_of, json
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
@@ -145,15 +145,7 @@ def components() -> dict[str, Any]:
         if isinstance(one, type) and issubclass(one, Struct) and one.__module__ == module.__name__
     ]
     _, parts = msgspec.json.schema_components(structs, ref_template=REF)
-    native = TypeAdapter(events.NativeEvent).json_schema(
-        mode="serialization", ref_template=REF.replace("name", "model")
-    )
-    of_events = native.pop("$defs")
-    for schema in of_events.values():
-        members = schema.get("properties", {})
-        if "event" in members:  # a frame's data is text, which is JSON
-            members["data"] = json_text(members["data"])
-    return {**parts, **of_events, "NativeEvent": native}
+    return {**parts, **events.components()}
 
 
 def described(

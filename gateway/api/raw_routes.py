@@ -31,9 +31,13 @@ def sse(data: Json, *, event: bool = False) -> Json:
     return {"text/event-stream": {"itemSchema": fields(**named, data=data)}}
 
 
-def errors(*shapes: Any) -> Json:
-    """Return the content of answers that report an error."""
-    return json(shapes[0] if len(shapes) == 1 else {"anyOf": [ref(one) for one in shapes]})
+TAGS = (
+    ("/v1/messages", "anthropic", s.AnthropicError),
+    ("/v1/", "openai", s.OpenAIError),
+    ("/api/permit/", "permits", s.Error),
+    ("/api/", "native", s.Error),
+)
+"""The beginning of a call's path, the part of the document, and the shape of errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,6 @@ class RawRoute:
     access: Access = Access.CALLER
     submits: bool = False
     any_method: bool = False
-    tag: str = "openai"
     parameters: Sequence[Json] = ()
     body: Json | None = None
     answer: Json | None = None
@@ -62,15 +65,16 @@ class RawRoute:
 
     def operation(self) -> Json:
         """Return the entry of the document."""
+        tag, error = next((tag, error) for begin, tag, error in TAGS if self.path.startswith(begin))
         answers = {
             "200": {"description": "Success", "content": self.answer or json(OBJECT)},
             **(self.answers or {}),
-            "default": {"description": "An error", "content": self.error or errors(s.OpenAIError)},
+            "default": {"description": "An error", "content": self.error or json(error)},
         }
         names = [part.partition("}")[0].partition(":")[0] for part in self.path.split("{")[1:]]
         in_path = [{"name": name, "in": "path", "required": True, "schema": STRING} for name in names]
         return {
-            "tags": [self.tag],
+            "tags": [tag],
             "operationId": self.id,
             "summary": self.summary,
             "description": self.description or self.summary,
@@ -192,6 +196,7 @@ SUBMISSIONS = tuple(
     for path, call, summary, body, answers in _SUBMISSIONS
 )
 
+_EITHER_ERROR = json({"anyOf": [ref(s.OpenAIError), ref(s.AnthropicError)]})
 MODELS = (
     RawRoute(
         *("GET", "/v1/models", openai.models, "models.list", "List models"),
@@ -203,13 +208,13 @@ MODELS = (
             _query("after_id", "the page begins after this model"),
             _query("before_id", "the page ends before this model"),
         ),
-        error=errors(s.OpenAIError, s.AnthropicError),
+        error=_EITHER_ERROR,
     ),
     RawRoute(
         *("GET", "/v1/models/{model:path}", openai.model, "models.get", "Get a model"),
         access=Access.TASKS,
         parameters=(VERSION,),
-        error=errors(s.OpenAIError, s.AnthropicError),
+        error=_EITHER_ERROR,
     ),
 )
 
@@ -280,11 +285,9 @@ MESSAGES = (
         access=Access.TASKS,
         description="Create a message, as in Anthropic's reference. Members that a chat model cannot serve are rejected by name.",
         submits=True,
-        tag="anthropic",
         parameters=_ANTHROPIC,
         body=json(s.MessagesRequest),
         answer=json(OBJECT) | _EVENTS,
-        error=errors(s.AnthropicError),
     ),
     RawRoute(
         *(
@@ -296,17 +299,14 @@ MESSAGES = (
         ),
         access=Access.TASKS,
         description="An estimate: a quarter of the bytes. No task is created.",
-        tag="anthropic",
         parameters=_ANTHROPIC,
         body=json(s.CountTokensRequest),
-        error=errors(s.AnthropicError),
         answer=json(fields(input_tokens=s.INTEGER, estimated={"const": True})),
     ),
 )
 
 _WAYS = "The call waits for the result; with `async` it returns a task id, with `stream` the task's events."
 _TASK_EVENTS = {"text/event-stream": {"itemSchema": {"$ref": REF.format(name="NativeEvent")}}}
-_ERROR = errors(s.Error)
 _AFTER = (
     _query("after", "the id of the last event seen"),
     _query("fromLatest", "1: only later events"),
@@ -321,12 +321,10 @@ def _task(path: str, call: Any, id_: str, summary: str, body: Any) -> RawRoute:
         access=Access.TASKS,
         description=f"{summary}. {_WAYS}",
         submits=True,
-        tag="native",
         parameters=(IDEMPOTENCY_KEY,),
         body=json(body),
         answer=json({}) | _TASK_EVENTS,
         answers={"202": {"description": "With `async`", "content": json(s.Accepted)}},
-        error=_ERROR,
     )
 
 
@@ -334,12 +332,10 @@ def _events(path: str, id_: str, summary: str, *parameters: Json) -> RawRoute:
     return RawRoute(
         *("GET", path, native.events, id_, summary),
         access=Access.READER,
-        tag="native",
         description=f"{summary}: past events, or those after one, then new ones as they arrive.",
         parameters=(*parameters, *_AFTER),
         answer=_TASK_EVENTS,
         answers={"204": {"description": "The last event was seen"}},
-        error=_ERROR,
     )
 
 
@@ -353,27 +349,21 @@ NATIVE = (
         access=Access.TASKS,
         description="Without `online` the gateway calls the endpoint; with it the client gets a permit to call it.",
         submits=True,
-        tag="native",
         parameters=(IDEMPOTENCY_KEY,),
         body=json(s.PlainTask),
         answer=json(s.PlainSubmitted),
-        error=_ERROR,
     ),
     RawRoute(
         *("GET", "/api/queryTask", submit_task_api.query, "queue.query", "Get an endpoint request"),
         access=Access.TASKS,
-        tag="native",
         parameters=({**_TASK_ID, "name": "task_id"},),
         answer=json(s.PlainStatus),
-        error=_ERROR,
     ),
     RawRoute(
         *("POST", "/api/cancelTask", submit_task_api.cancel, "queue.cancel", "Cancel an endpoint request"),
         access=Access.TASKS,
-        tag="native",
         body=json(fields(task_id=STRING)),
         answer=json(s.PlainCancelled),
-        error=_ERROR,
     ),
     _events(
         "/api/sse-stream",
@@ -385,17 +375,13 @@ NATIVE = (
         *("GET", "/api/task/{task_id}", native.status, "tasks.get", "Get a task"),
         access=Access.TASKS,
         description="Its position and estimated wait while it waits, its result when it is completed.",
-        tag="native",
         answer=json(s.TaskStatus),
-        error=_ERROR,
     ),
     RawRoute(
         *("POST", "/api/task/{task_id}/cancel", native.cancel, "tasks.cancel", "Cancel a task"),
         access=Access.TASKS,
         description="A task that has ended does not change; the answer has its status.",
-        tag="native",
         answer=json(s.Cancelled),
-        error=_ERROR,
     ),
     _events("/api/task/{task_id}/events", "tasks.events", "Stream a task's events"),
 )
@@ -412,10 +398,8 @@ def _check(path: str, id_: str, description: str) -> RawRoute:
         access=Access.OPEN,
         any_method=True,
         description=f"The proxy in front of an endpoint asks whether a request may pass, with any method. {description}",
-        tag="permits",
         parameters=_PERMIT,
         answer=json(s.LetIn),
-        error=_ERROR,
     )
 
 
@@ -432,9 +416,7 @@ PERMITS = (
         description="The proxy, or the server behind it, reports that the request has ended; its slot is free.",
         access=Access.OPEN,
         any_method=True,
-        tag="permits",
         answer=json(s.LeftOff),
-        error=_ERROR,
         parameters=(_header("x-fairlane-receipt", "from the answer of the check"),),
     ),
 )

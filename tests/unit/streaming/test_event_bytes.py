@@ -1,19 +1,16 @@
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from jsonschema_rs import ValidationError
 from streaming_logs import TASK, TS, Log, frames, start_data
+from tests.support.streams import NATIVE_EVENT
 
-from fairlane.gateway.api.events import NativeEvent
 from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
 from fairlane.streaming.events import Event, parse_event_id
 from fairlane.streaming.views.sse import KEEPALIVE, native_frame
-
-ADAPTER: TypeAdapter[Any] = TypeAdapter(NativeEvent)
 
 
 def validated(event: Event) -> None:
@@ -22,7 +19,7 @@ def validated(event: Event) -> None:
     shown = {"event": frame.event, "data": json.loads(frame.data)}
     if frame.id is not None:
         shown["id"] = frame.id
-    ADAPTER.validate_json(json.dumps(shown))
+    NATIVE_EVENT.validate(shown)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +147,7 @@ def test_each_kind_of_chunk_keeps_to_the_schema(kind: str, delta: object) -> Non
 )
 def test_the_schema_is_strict(shown: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        ADAPTER.validate_python(shown)
+        NATIVE_EVENT.validate(shown)
 
 
 def test_logged_events_carry_an_id_and_others_none() -> None:
