@@ -1,13 +1,15 @@
 """The operators' calls on tasks, users, workers, queues and models."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import Path, Query, Response
 from fastapi import Request as Framed
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, create_model
 
-from fairlane.gateway.access import Authorizer
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.batches import BatchesDep, cancel_batch
 from fairlane.gateway.api.dependencies import (
@@ -30,7 +32,7 @@ from fairlane.gateway.api.operator_schemas import (
 )
 from fairlane.gateway.api.queries import PLAIN, Filter
 from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, OBJECT, STRING, fields, listed, ref
-from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
+from fairlane.gateway.calls.http import SSE_HEADERS
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.bodies import optional
 from fairlane.gateway.operator.breakers import BreakerChange, force
@@ -63,43 +65,13 @@ async def state(operator: OperatorDep, tasks: Annotated[int, Query(ge=0, le=500)
     return answer(await operator.overview.read(tasks))
 
 
-class OverviewStream(Response):
-    """The stream of overviews. A disconnect is noticed with the next snapshot, at most a second later."""
-
-    def __init__(self, operator: Operator, authorizer: Authorizer, request: Request) -> None:
-        super().__init__()
-        self._operator = operator
-        self._authorizer = authorizer
-        self._request = request
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        current, request = self._operator.current, self._request
-        callers = current.callers
-        leaving = request.watch_disconnect(lambda: None)
-        snapshots = self._operator.live.watch()
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
-            async for snapshot in snapshots:
-                if current.callers is not callers:  # the keys were read again
-                    callers = current.callers
-                    if not self._authorizer.still_viewer(request):
-                        break
-                if leaving.gone:
-                    return
-                await send({"type": "http.response.body", "body": snapshot, "more_body": True})
-            await send({"type": "http.response.body"})
-        finally:
-            leaving.close()
-            await snapshots.aclose()
-
-
 @router.get(
     "/api/admin/events",
     **described(
         "admin.overview.stream",
         "Stream the state",
         content={"text/event-stream": {"schema": STRING}},
-        response_class=OverviewStream,
+        response_class=StreamingResponse,
     ),
 )
 async def feed(operator: OperatorDep, framed: Framed, request: RequestDep) -> Response:
@@ -108,7 +80,19 @@ async def feed(operator: OperatorDep, framed: Framed, request: RequestDep) -> Re
     `store`: this replica's current view of Redis. `asOf`: the time of the rest, which is repeated while Redis is down; null:
     nothing is known yet. `gateway`: this replica. `audit`: the newest audit log entry.
     """
-    return OverviewStream(operator, framed.app.gateway.authorizer, request)
+    current, authorizer = operator.current, framed.app.gateway.authorizer
+
+    async def events() -> AsyncIterator[bytes]:
+        callers = current.callers
+        async with contextlib.aclosing(operator.live.watch()) as snapshots:
+            async for snapshot in snapshots:
+                if current.callers is not callers:  # the keys were read again
+                    callers = current.callers
+                    if not authorizer.still_viewer(request):
+                        return
+                yield snapshot
+
+    return StreamingResponse(events(), headers={name.decode(): text.decode() for name, text in SSE_HEADERS})
 
 
 @router.get(

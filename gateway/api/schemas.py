@@ -343,11 +343,10 @@ class CurrentStage(Schema, kw_only=True):
     of: int
 
 
-class Accepted(Schema, kw_only=True):
-    """A new async task, or the existing one of its idempotency key (`replay`).
-
-    While it waits it has a position, from 1, and an estimated wait; in nine cases of ten the real one is between low and high.
-    These are null, and it is `estimating`, while there is no estimate and while no task of its queue or model can start.
+class Waiting(Schema, kw_only=True):
+    """A task that may wait. While it waits it has a position, from 1, and an estimated wait; in nine cases of ten the real one is
+    between low and high. These are null, and it is `estimating`, while there is no estimate and while no task of its queue or
+    model can start.
     """
 
     task_id: str
@@ -358,40 +357,32 @@ class Accepted(Schema, kw_only=True):
     estimated_wait_high_ms: Ms | None = 0
     estimating: bool = False
     poll_after_ms: Ms = 0
+    requested_model: Annotated[str, says("the name in the request, where another model may run")] = ""
+    model: Annotated[str, says("with `requestedModel`: the model that it waits for, or that ran last")] = ""
+    template: TemplateUsed | None = None
+    stage_status: Annotated[str, says("of a chain: the status text of its stage")] = ""
+    stages: Annotated[list[ChainStage], says("of a chain")] = []
+
+
+class Accepted(Waiting, kw_only=True):
+    """A new async task, or the existing one of its idempotency key (`replay`)."""
+
     stream_url: str
     status_url: str
     replay: bool = False
     idem_key: str = ""
-    requested_model: Annotated[str, says("the name in the request, where another model may run")] = ""
-    model: Annotated[str, says("with `requestedModel`: the model that it waits for")] = ""
-    template: TemplateUsed | None = None
-    stage_status: Annotated[str, says("of a chain: the status text of its first stage")] = ""
-    stages: Annotated[list[ChainStage], says("of a chain")] = []
 
 
-class TaskStatus(Schema, kw_only=True):
+class TaskStatus(Waiting, kw_only=True):
     """A task; its members depend on `status`."""
 
-    task_id: str
-    status: State
-    requested_model: Annotated[str, says("the name in the request, where another model may run")] = ""
-    model: Annotated[str, says("with `requestedModel`: the model that runs it, or ran it last")] = ""
-    template: TemplateUsed | None = None
     chain: Annotated[str, says("of a configured chain: its name")] = ""
-    stage_status: str = ""
     stage: Annotated[CurrentStage | None, says("of a chain")] = None
-    stages: Annotated[list[ChainStage], says("of a chain")] = []
     results: dict[str, Any] = {}
     failed_stage: Annotated[str, says("of a chain that failed")] = ""
     usage: Annotated[dict[str, Any] | None, says("of a chain that has ended: tokens of all stages")] = None
     metadata: Any = None
     enqueued_at: Ms = 0
-    position: int = 1
-    estimated_wait_ms: Ms | None = 0
-    estimated_wait_low_ms: Ms | None = 0
-    estimated_wait_high_ms: Ms | None = 0
-    estimating: bool = False
-    poll_after_ms: Ms = 0
     stream_url: str = ""
     worker_id: str = ""
     started_at: Ms = 0

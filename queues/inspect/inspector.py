@@ -40,8 +40,6 @@ USERS_PER_PAGE = 500
 FRESH_S = 1.0
 SAMPLE_EVERY_S = 30.0
 SHARE_SPAN_S = 300.0
-Charged = Mapping[tuple[str, str], float]
-"""Cost by queue and model, in the model's unit."""
 
 
 class Blocked(enum.StrEnum):
@@ -236,29 +234,34 @@ class StoreSnapshot:
 
 
 class Shares:
-    """Readings of what lanes had been charged in the last SHARE_SPAN_S, and what was served since the oldest of them."""
+    """Readings of what lanes were charged in the last SHARE_SPAN_S."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._readings: deque[tuple[float, Charged]] = deque()
+        self._readings: deque[tuple[float, dict[tuple[str, str], float]]] = deque()
 
     def __len__(self) -> int:
         return len(self._readings)
 
-    def remember(self, charged: Charged) -> None:
-        """Take a reading, and drop what is older than the span, but for the last one before it."""
-        self._readings.append((self._now(), charged))
+    def remember(self, lanes: Iterable[Lane]) -> None:
+        """Take a reading, and drop those that are older than the span, except the last one before it."""
+        self._readings.append((self._now(), {(lane.queue, lane.model): lane.charged for lane in lanes}))
         begin = self._now() - SHARE_SPAN_S
         while len(self._readings) > 1 and self._readings[1][0] <= begin:
             self._readings.popleft()
 
-    def served(self, charged: Charged) -> Charged:
-        """What each lane was charged since the oldest reading; without one, since the beginning.
+    def by_queue(self, lanes: Iterable[Lane]) -> dict[str, float]:
+        """Return the share of each queue in all service since the oldest reading, or since the beginning; {}: there was none.
 
-        Refunds of estimates can make a count fall: a lane that was given back more than it used has had nothing.
+        Refunds of estimates can make a charge fall: a lane that was refunded more than it used had none.
         """
         before = self._readings[0][1] if self._readings else {}
-        return {lane: max(cost - before.get(lane, 0.0), 0.0) for lane, cost in charged.items()}
+        found: dict[str, float] = {}
+        for lane in lanes:
+            served = max(lane.charged - before.get((lane.queue, lane.model), 0.0), 0.0)
+            found[lane.queue] = found.get(lane.queue, 0.0) + served
+        total = sum(found.values())
+        return {queue: served / total for queue, served in found.items()} if total else {}
 
 
 class StoreInspector(Periodic):
@@ -305,7 +308,7 @@ class StoreInspector(Periodic):
 
     async def step(self) -> None:
         """Remember what is charged."""
-        self.shares.remember(_charged((await self.snapshot()).lanes))
+        self.shares.remember((await self.snapshot()).lanes)
 
     async def workers(self) -> list[dict[str, Any]]:
         """The workers of all replicas, as `update_presence` stored them; those here as they are. Raises StoreError."""
@@ -449,7 +452,9 @@ class StoreInspector(Periodic):
             model.upstreams = upstreams_of(model.model, workers, upstreams.get(model.model, ()))
         _count_workers(models, workers)
         _sum_up(queues, lanes, {model.model for model in models if model.cost == "tokens"})
-        set_shares(queues, self.shares.served(_charged(lanes)))
+        if shares := self.shares.by_queue(lanes):
+            for queue in queues:
+                queue.share = shares.get(queue.queue, 0.0)
         return StoreSnapshot(
             now_ms,
             queues,
@@ -483,20 +488,6 @@ class StoreInspector(Periodic):
 def _age(entries: Sequence[Any], now_ms: int) -> int:
     """How long the first one of a stream has been in it, ms; 0 of an empty one."""
     return max(now_ms - int(entries[0][0].partition(b"-")[0]), 0) if entries else 0
-
-
-def set_shares(queues: Iterable[Queue], served: Charged) -> None:
-    """What part of all service each queue had; None where nothing was served."""
-    by_queue: dict[str, float] = {}
-    for (queue_name, _), cost in served.items():
-        by_queue[queue_name] = by_queue.get(queue_name, 0) + cost
-    total = sum(by_queue.values())
-    for queue in queues:
-        queue.share = by_queue.get(queue.queue, 0) / total if total > 0 else None
-
-
-def _charged(lanes: Iterable[Lane]) -> Charged:
-    return {(lane.queue, lane.model): lane.charged for lane in lanes}
 
 
 def model_of(

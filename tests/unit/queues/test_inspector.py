@@ -15,12 +15,9 @@ from fairlane.queues.inspect.inspector import (
     Blocked,
     Lane,
     Model,
-    Queue,
     Shares,
     model_of,
-    set_shares,
 )
-from fairlane.queues.rules import EffectiveSettings
 
 
 def look(
@@ -130,34 +127,28 @@ class Clock:
         return self.now
 
 
-A, B, NEW = ("a", "m"), ("b", "m"), ("new", "n")
+def lanes(**charged: float) -> list[Lane]:
+    return [Lane(queue, "m", charged=cost) for queue, cost in charged.items()]
 
 
 def test_shares_are_of_what_was_served_since_the_oldest_reading() -> None:
     shares = Shares(Clock())
-    assert shares.served({A: 5.0}) == {A: 5.0}, "without a reading since the beginning"
-    shares.remember({A: 1000.0, B: 1000.0})
-    assert shares.served({A: 1300.0, B: 1100.0, NEW: 400.0}) == {A: 300.0, B: 100.0, NEW: 400.0}
-    assert shares.served({A: 900.0, B: 1100.0}) == {A: 0.0, B: 100.0}, "a refund is no service"
+    assert shares.by_queue(lanes(a=5.0)) == {"a": 1.0}, "without a reading since the beginning"
+    shares.remember(lanes(a=1000.0, b=1000.0))
+    assert shares.by_queue(lanes(a=1300.0, b=1100.0, new=400.0)) == {"a": 0.375, "b": 0.125, "new": 0.5}
+    assert shares.by_queue(lanes(a=900.0, b=1100.0)) == {"a": 0.0, "b": 1.0}, "a refund is no service"
+    assert shares.by_queue(lanes(a=1000.0, b=1000.0)) == {}
 
 
 def test_what_is_older_than_the_span_is_forgotten() -> None:
     clock = Clock()
     shares = Shares(clock)
-    shares.remember({A: 0.0})
+    shares.remember(lanes(a=0.0, b=0.0))
     clock.now = SHARE_SPAN_S / 2
-    shares.remember({A: 900.0})
+    shares.remember(lanes(a=900.0, b=0.0))
     clock.now = SHARE_SPAN_S
-    assert shares.served({A: 1000.0}) == {A: 1000.0}
+    assert shares.by_queue(lanes(a=1000.0, b=1000.0)) == {"a": 0.5, "b": 0.5}
     clock.now = 1.5 * SHARE_SPAN_S
-    shares.remember({A: 900.0})
-    assert shares.served({A: 1000.0}) == {A: 100.0}
+    shares.remember(lanes(a=900.0, b=0.0))
+    assert shares.by_queue(lanes(a=1000.0, b=300.0)) == {"a": 0.25, "b": 0.75}
     assert len(shares) == 2
-
-
-def test_a_queue_has_a_share_of_everything() -> None:
-    queues = [Queue(name, EffectiveSettings({}, {})) for name in ("a", "b", "new", "idle")]
-    set_shares(queues, {A: 300.0, B: 100.0, NEW: 400.0})
-    assert [queue.share for queue in queues] == [0.375, 0.125, 0.5, 0.0]
-    set_shares(queues, {A: 0.0, B: 0.0, NEW: 0.0})
-    assert {queue.share for queue in queues} == {None}
