@@ -72,7 +72,7 @@ class Authorizer:
         if access is Access.OPEN:
             return None
         callers = self._current.callers
-        rejection = callers.reject_request(request)
+        rejection = callers.reject_request(request.scope, request.headers, is_plain=request.plain)
         if rejection is not None:
             raise ApiError(403, "FORBIDDEN", rejection)
         if access is Access.PAGE:

@@ -11,7 +11,8 @@ import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from functools import lru_cache
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -50,10 +51,9 @@ BODY_USER = "body.user"
 MAX_USER_CHARS = 128
 _MAX_SECRET_CHARS = 512
 SECRET_ID_CHARS = 16
-MAX_ACCEPTED = 100
-"""Kinds of requests in the cache of those that `reject_request` accepts; one more clears it."""
-MAX_ACCEPTED_BYTES = 256
-"""Header bytes of a cached kind, so that long headers do not fill memory."""
+MAX_KINDS = 100
+"""Kinds of plain requests for which it is remembered whether they are rejected."""
+NO_HEADERS: Mapping[bytes, bytes] = {}
 _TOKEN_SCOPES = frozenset({"call"})
 """The scopes that a signed token can have."""
 
@@ -206,25 +206,6 @@ class StoredKeys:
     """Whether there is or was a key."""
 
 
-class RequestHead(Protocol):
-    """A request before its body is read."""
-
-    @property
-    def scope(self) -> Mapping[str, Any]: ...
-
-    @property
-    def headers(self) -> Mapping[bytes, bytes]:
-        """Values by lower-case names."""
-        ...
-
-    @property
-    def plain(self) -> bool:
-        """Whether it has none of SPECIAL_HEADERS."""
-        ...
-
-    def header(self, name: bytes) -> str | None: ...
-
-
 class Callers:
     """The keys of one configuration and of the database. Without any, the gateway is open on loopback and closed elsewhere.
 
@@ -287,8 +268,7 @@ class Callers:
         open_tier = OPEN_TIER if OPEN_TIER in self._tiers else min(self._tiers)
         self.anybody = Caller(ANONYMOUS, open_tier, key_id="", admin=True, delegating=True, open=True)
         """The caller in no-auth mode if the request names no user."""
-        self._accepted: set[tuple[bytes | str | bool | None, ...]] = set()
-        """The properties that `reject_request` checks, of plain requests that it accepted."""
+        self._reject_plain = lru_cache(MAX_KINDS)(self._reject)
         self._allowed_hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._allowed_origins = frozenset(settings.cors_origins)
         self._listens_on = settings.host.lower()
@@ -441,59 +421,56 @@ class Callers:
             return None
         return credential.principal
 
-    def reject_request(self, request: RequestHead) -> str | None:
-        """Return why a request is rejected (403) before its key is read, or None; see `no_auth_rejection`."""
-        headers, scope = request.headers, request.scope
-        if not request.plain:
-            return self._reject(headers, scope, guarded=self.open)
-        alike = (
-            headers.get(b"host"),
-            headers.get(b"content-type"),
-            scope["method"],
-            scope["http_version"],
-            scope["path"].rstrip("/") in TAKE_FORMS,
-        )
-        if alike in self._accepted:
-            return None
-        rejection = self._reject(headers, scope, guarded=self.open)
-        if rejection is None and len(alike[0] or b"") + len(alike[1] or b"") <= MAX_ACCEPTED_BYTES:
-            if len(self._accepted) >= MAX_ACCEPTED:
-                self._accepted.clear()
-            self._accepted.add(alike)
-        return rejection
+    def reject_request(
+        self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes], *, is_plain: bool
+    ) -> str | None:
+        """Return why a request is rejected (403) before its key is read, or None; see `no_auth_rejection`.
+
+        `is_plain`: it has none of SPECIAL_HEADERS.
+        """
+        takes_form = scope["path"].rstrip("/") in TAKE_FORMS
+        plain = (headers.get(b"host"), headers.get(b"content-type"), scope["method"], scope["http_version"])
+        if is_plain:
+            return self._reject_plain(*plain, takes_form)
+        return self._reject(*plain, takes_form, headers)
 
     def reject_worker(self, scope: Mapping[str, Any]) -> str | None:
         """Return the same for the handshake of a worker's WebSocket, from its ASGI scope."""
-        return self._reject(dict(scope["headers"]), scope, guarded=self.workers_open, websocket=True)
+        headers = dict(scope["headers"])
+        head = headers.get(b"host"), headers.get(b"content-type"), "GET", str(scope.get("http_version", ""))
+        return self._reject(*head, False, headers, websocket=True)
 
     def _reject(
         self,
-        headers: Mapping[bytes, bytes],
-        scope: Mapping[str, Any],
+        host: bytes | None,
+        content_type: bytes | None,
+        method: str,
+        version: str,
+        takes_form: bool,
+        special: Mapping[bytes, bytes] = NO_HEADERS,
         *,
-        guarded: bool,
         websocket: bool = False,
     ) -> str | None:
-        def header(name: bytes) -> str | None:
-            value = headers.get(name)
+        """`special`: the headers, if some are SPECIAL_HEADERS."""
+
+        def text(value: bytes | None) -> str | None:
             return None if value is None else value.decode("latin-1")
 
-        host = header(b"host")
-        if guarded:
+        if self.workers_open if websocket else self.open:
             return no_auth_rejection(
-                host,
-                header(b"origin"),
-                not FORWARDING_HEADERS.isdisjoint(headers),
-                header(b"content-type"),
-                "GET" if websocket else str(scope.get("method", "")),
-                old_http=scope.get("http_version") == "1.0",
+                text(host),
+                text(special.get(b"origin")),
+                not FORWARDING_HEADERS.isdisjoint(special),
+                text(content_type),
+                method,
+                old_http=version == "1.0",
                 websocket=websocket,
                 allowed_hosts=self._allowed_hosts,
                 allowed_origins=self._allowed_origins,
-                path=str(scope.get("path", "")),
-                site=header(b"sec-fetch-site"),
+                takes_form=takes_form,
+                site=text(special.get(b"sec-fetch-site")),
             )
-        name = host_name(host)
+        name = host_name(text(host))
         own = websocket and name == self._listens_on  # as the workers dial that this gateway starts
         if self._allowed_hosts and not (name in self._allowed_hosts or is_loopback(name or "") or own):
             return "This gateway does not answer to this host name; see allowed_hosts"

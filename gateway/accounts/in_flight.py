@@ -39,12 +39,9 @@ class InFlightRequests:
         """
         request.caller = caller
         self._used.add(caller.key_id)
+        sentence = f"You have {self.max_open} calls open in this gateway; wait until some have ended"
         owner_key = (caller.key_id, "" if unnamed else caller.user)
-        if not self._add(request, owner_key, self.max_open):
-            raise too_many_calls(
-                f"You have {self.max_open} calls open in this gateway; wait until some have ended"
-            )
-        request.owner_key = owner_key
+        request.owner_key = self._add(request, owner_key, self.max_open, sentence)
 
     def name(self, request: Request, caller: Caller) -> None:
         """Count a call for the user that its body names. Raise ApiError (429) if it is one too many; it is not open then."""
@@ -54,10 +51,8 @@ class InFlightRequests:
 
     def enter_by_ticket(self, request: Request, task_id: str) -> None:
         """Count a stream by a task's link as open, until `leave`. Raise ApiError (429) if it is one too many."""
-        owner_key = (None, task_id)
-        if not self._add(request, owner_key, MAX_TICKET_READERS):
-            raise too_many_calls(f"This task has {MAX_TICKET_READERS} streams open by its link; close some")
-        request.owner_key = owner_key
+        sentence = f"This task has {MAX_TICKET_READERS} streams open by its link; close some"
+        request.owner_key = self._add(request, (None, task_id), MAX_TICKET_READERS, sentence)
 
     def enter_for_owner(self, request: Request, key_id: str, user: str) -> None:
         """Count a stream by a task's link also among those of the task's owner, until `leave`.
@@ -65,19 +60,17 @@ class InFlightRequests:
         They have a count of their own, so that readers by links do not block the owner's calls. The task's record has the owner,
         the ticket does not. Raise ApiError (429) if it is one too many.
         """
-        owner = (LINKS + key_id, user)
-        if not self._add(request, owner, self.max_open):
-            raise too_many_calls(
-                f"The links of this task's owner have {self.max_open} streams open in this gateway; close some"
-            )
-        request.link_owner = owner
+        sentence = (
+            f"The links of this task's owner have {self.max_open} streams open in this gateway; close some"
+        )
+        request.link_owner = self._add(request, (LINKS + key_id, user), self.max_open, sentence)
 
-    def _add(self, request: Request, owner_key: OwnerKey, limit: int) -> bool:
+    def _add(self, request: Request, owner_key: OwnerKey, limit: int, too_many: str) -> OwnerKey:
         calls = self._open.setdefault(owner_key, set())
         if len(calls) >= limit:
-            return False
+            raise too_many_calls(too_many)
         calls.add(request)
-        return True
+        return owner_key
 
     def leave(self, request: Request) -> None:
         """End the count of a call whose answer is over."""

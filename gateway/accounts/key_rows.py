@@ -57,8 +57,6 @@ class StoredKey:
     """The entry of the configuration; None: the settings are invalid."""
     credentials: tuple[Credential[Caller] | Credential[WorkerIdentity], ...] = ()
     """The credentials of its secrets; none once it is revoked or unusable."""
-    begun: tuple[tuple[str, str], ...] = ()
-    """Its id and those of its secrets, as calls are known by them; none where what is under way is to end."""
 
     @property
     def admin(self) -> bool:
@@ -96,12 +94,7 @@ def read_key(row: Mapping[str, Any], secrets: Iterable[StoredSecret]) -> StoredK
         row["last_used"],
         entry,
         () if entry is None or row["revoked"] is not None else _credentials(entry, kept, row["expires"]),
-        () if kind != "caller" or row["cut"] is not None else _begun(key_id, kept),
     )
-
-
-def _begun(key_id: str, secrets: Iterable[StoredSecret]) -> tuple[tuple[str, str], ...]:
-    return tuple((key_id, secret.sha256[:SECRET_ID_CHARS]) for secret in secrets)
 
 
 def _credentials(
@@ -127,23 +120,21 @@ def read_entry(kind: Kind, key_id: str, settings: Mapping[str, Any]) -> CallerKe
 
 def stored_keys(keys: Collection[StoredKey]) -> StoredKeys:
     """Return the credentials of the database's keys."""
-    callers: dict[str, Any] = {}
-    workers: dict[str, Any] = {}
-    begun: set[tuple[str, str]] = set()
-    for key in keys:
-        begun.update(key.begun)
-        credentials = callers if key.kind == "caller" else workers
-        for credential in key.credentials:
-            credentials[credential.sha256] = credential
+    by_kind: dict[str, dict[str, Any]] = {
+        kind: {found.sha256: found for key in keys if key.kind == kind for found in key.credentials}
+        for kind in ENTRY
+    }
+    begun = {
+        (key.id, secret.sha256[:SECRET_ID_CHARS])
+        for key in keys
+        if key.kind == "caller" and key.cut_ms is None
+        for secret in key.secrets
+    }
     by_id = {key.id: key.credentials for key in keys if key.credentials}
-    return StoredKeys(callers, workers, frozenset(begun), by_id, exist=bool(keys))
+    return StoredKeys(by_kind["caller"], by_kind["worker"], frozenset(begun), by_id, exist=bool(keys))
 
 
 def next_end(stored: StoredKeys, now_ms: float) -> float:
     """Return when the next secret expires, ms; infinite: none does."""
-    ends = (
-        credential.until_ms
-        for credentials in (stored.callers, stored.workers)
-        for credential in credentials.values()
-    )
+    ends = [one.until_ms for kind in (stored.callers, stored.workers) for one in kind.values()]
     return min((end for end in ends if end is not None and end > now_ms), default=float("inf"))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from fairlane.gateway.durations import duration
 from fairlane.gateway.errors import Headers, RateLimited
-from fairlane.queues.limits import RATES, RateLimitStatus, Remaining
+from fairlane.queues.limits import RATES, RateLimitStatus
 from fairlane.queues.tasks import Rejection
 
 _OF = {
@@ -49,7 +49,11 @@ def limit_headers(rate_limits: RateLimitStatus) -> Headers:
     headers: Headers = []
     for counts, left in ((b"requests", rate_limits.requests), (b"tokens", rate_limits.tokens)):
         if left is not None:
-            headers += _headers(counts, left)
+            headers += [
+                (b"x-ratelimit-limit-" + counts, b"%d" % left.limit),
+                (b"x-ratelimit-remaining-" + counts, b"%d" % left.remaining),
+                (b"x-ratelimit-reset-" + counts, duration(left.reset_ms).encode()),
+            ]
     return headers
 
 
@@ -59,21 +63,10 @@ def anthropic_limit_headers(rate_limits: RateLimitStatus, now_s: float) -> Heade
     for counts, left in (("requests", rate_limits.requests), ("tokens", rate_limits.tokens)):
         if left is not None:
             reset = datetime.fromtimestamp(now_s + left.reset_ms / 1000, UTC).isoformat(timespec="seconds")
-            values = {
-                "limit": str(left.limit),
-                "remaining": str(left.remaining),
-                "reset": reset.replace("+00:00", "Z"),
-            }
+            name = f"anthropic-ratelimit-{counts}-".encode()
             headers += [
-                (f"anthropic-ratelimit-{counts}-{name}".encode(), text.encode())
-                for name, text in values.items()
+                (name + b"limit", b"%d" % left.limit),
+                (name + b"remaining", b"%d" % left.remaining),
+                (name + b"reset", reset.replace("+00:00", "Z").encode()),
             ]
     return headers
-
-
-def _headers(counts: bytes, left: Remaining) -> Headers:
-    return [
-        (b"x-ratelimit-limit-" + counts, b"%d" % left.limit),
-        (b"x-ratelimit-remaining-" + counts, b"%d" % left.remaining),
-        (b"x-ratelimit-reset-" + counts, duration(left.reset_ms).encode()),
-    ]

@@ -75,7 +75,7 @@ def no_auth_rejection(
     websocket: bool = False,
     allowed_hosts: Collection[str] = (),
     allowed_origins: Collection[str] = (),
-    path: str = "",
+    takes_form: bool = False,
     site: str | None = None,
 ) -> str | None:
     """Return why a request is rejected in no-auth mode, or None. Each sentence says what to do.
@@ -104,7 +104,7 @@ def no_auth_rejection(
     # 4
     if method in ("POST", "PUT", "PATCH") and content_type is not None:
         kind = content_type.partition(";")[0].strip().lower()
-        wanted = kind == FORM and path.rstrip("/") in TAKE_FORMS
+        wanted = kind == FORM and takes_form
         if wanted and origin is None and site not in (None, "same-origin", "none"):
             return "This gateway has no keys and takes no forms from web pages; configure keys"
         if not wanted and kind != "application/json" and not kind.endswith("+json"):

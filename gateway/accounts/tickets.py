@@ -14,9 +14,10 @@ import contextlib
 import hashlib
 import hmac
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from fairlane.queues.errors import StoreError
+from fairlane.queues.scheduler import Scheduler
 
 MIN_SECRET_BYTES = 16
 TICKET_CHARS = 32
@@ -66,16 +67,8 @@ class Tickets:
         return self.mac(_PURPOSE, expiry + task_id.encode("utf-8", "surrogatepass"), _MAC_BYTES)
 
 
-class Usage(Protocol):
-    """The store where all replicas remember which tickets are used."""
-
-    def mark_ticket_used(self, task_id: str, until: int, ms: int) -> "asyncio.Future[Any]": ...
-
-    async def is_ticket_used(self, task_id: str, until: int) -> bool: ...
-
-
 @contextlib.contextmanager
-def in_use(usage: Usage, task_id: str, until: int, keep_ms: int) -> Iterator[None]:
+def in_use(scheduler: Scheduler, task_id: str, until: int, keep_ms: int) -> Iterator[None]:
     """Keep a ticket valid inside the block and for `keep_ms` after it, also if this process dies. Events cost nothing.
 
     While Redis is down nothing is remembered; the next time is soon enough.
@@ -85,7 +78,7 @@ def in_use(usage: Usage, task_id: str, until: int, keep_ms: int) -> Iterator[Non
 
     def remember() -> None:
         with contextlib.suppress(StoreError):
-            usage.mark_ticket_used(task_id, until, keep_ms).add_done_callback(_observe)
+            scheduler.mark_ticket_used(task_id, until, keep_ms).add_done_callback(_observe)
 
     def again() -> None:
         nonlocal timer

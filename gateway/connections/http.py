@@ -16,8 +16,8 @@ from fairlane.gateway.calls.http import CONNECTION
 from fairlane.gateway.connections import answers
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.exchange import UNREAD_BYTES, Exchange
-from fairlane.gateway.connections.handshake import hand_over, handshake_head
 from fairlane.gateway.connections.sockets import address_of
+from fairlane.gateway.connections.workers import OneWrite
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
@@ -461,10 +461,14 @@ class HttpConnection(asyncio.Protocol):
     def _prepare_upgrade(self, headers: list[tuple[bytes, bytes]]) -> None:
         if self.answering is not None or self.parser.get_http_version() != "1.1":
             self._leave_parser(answers.BAD_UPGRADE)
-        self._websocket = handshake_head(self.parser.get_method(), self._url, headers)
+        lines = [
+            b"%b %b HTTP/1.1" % (self.parser.get_method(), self._url),
+            *(b"%b: %b" % pair for pair in headers),
+        ]
+        self._websocket = b"\r\n".join([*lines, b"", b""])
 
     def _upgrade(self, more: bool) -> None:
-        """Hand the connection over to a worker's WebSocket, with the head."""
+        """Hand the connection over to a worker's WebSocket, with the head. If that is invalid, the connection ends."""
         head, self._websocket = self._websocket, None
         assert head is not None
         if (
@@ -473,5 +477,13 @@ class HttpConnection(asyncio.Protocol):
             self._leave_parser(answers.BAD_UPGRADE)
         self._leave()
         self.parser = None
-        hand_over(self.transport, head, self._config, self._state, self.loop)
-        self.transport = None
+        transport, self.transport = self.transport, None
+        make: Any = self._config.ws_protocol_class
+        websocket = make(config=self._config, server_state=self._state, app_state={})
+        joined = OneWrite(transport, self.loop)
+        websocket.connection_made(joined)
+        websocket.data_received(head)
+        transport.set_protocol(websocket)
+        if not websocket.handshake_initiated:
+            joined.write(answers.BAD_UPGRADE)
+            joined.close()

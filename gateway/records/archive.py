@@ -102,13 +102,9 @@ class Archive(Outbox):
             task_id = ends[0][0].packed.decode()
             log.exception("a result cannot be archived: it stays in Redis", task_id=task_id)
             return []
-        if early:
-            waits = [entry for entry, _ in ends if entry.packed.decode() in early]
-            self._early += waits[
-                : max(MAX_EARLY - len(self._early), 0)
-            ]  # others: when they have been idle for LEFT_MS
-            ends = [(entry, record) for entry, record in ends if entry.packed.decode() not in early]
-        return [entry.id for entry, _ in ends]
+        waits = [entry for entry, _ in ends if entry.packed.decode() in early]
+        self._early = [*self._early, *waits][:MAX_EARLY]  # others: when they have been idle for LEFT_MS
+        return [entry.id for entry, _ in ends if entry.packed.decode() not in early]
 
     async def _forget(self, page: Sequence[Entry], recorded: Sequence[bytes]) -> None:
         wanted = set(recorded)

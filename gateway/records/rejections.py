@@ -29,14 +29,11 @@ log = structlog.get_logger("fairlane.gateway")
 
 MINUTE_MS = 60_000
 MAX_COUNTED = 1000
-"""Different keys and codes of a minute; others count as OTHER."""
-MAX_KEPT = 60
-"""Minutes in memory while Redis is unavailable; older ones are dropped."""
+"""Different minutes, keys and codes in memory; others count as OTHER."""
 OTHER = "(other)"
 CLOSE_S = 2.0
 
-_Entry = tuple[str, int, list[tuple[str, str, int]]]
-_unpack = msgspec.msgpack.Decoder(_Entry).decode
+_unpack = msgspec.msgpack.Decoder(tuple[str, list[tuple[int, str, str, int]]]).decode
 
 
 class RejectionCounts(Periodic):
@@ -51,21 +48,17 @@ class RejectionCounts(Periodic):
         self._outbox = keys("outbox")
         self._replica = replica
         self._now_ms = now_ms
-        self._counts: dict[int, Counter[tuple[str, str]]] = {}
-        """By the beginning of the minute."""
+        self._counts = Counter[tuple[int, str, str]]()
+        """By the beginning of the minute, key and code."""
         self.delay_s = self._next_minute_s()
 
     def count(self, key_id: str, code: str) -> None:
         """Count a rejected call of a key."""
         now = self._now_ms()
-        minute = now - now % MINUTE_MS
-        counts = self._counts.setdefault(minute, Counter())
-        if len(self._counts) > MAX_KEPT:
-            del self._counts[next(iter(self._counts))]
-        which = key_id, code
-        if which not in counts and len(counts) >= MAX_COUNTED:
-            which = OTHER, code
-        counts[which] += 1
+        which = now - now % MINUTE_MS, key_id, code
+        if which not in self._counts and len(self._counts) >= MAX_COUNTED:
+            which = which[0], OTHER, code
+        self._counts[which] += 1
 
     async def close(self) -> None:
         """Add the rest to the outbox, if Redis answers soon, and stop."""
@@ -74,7 +67,7 @@ class RejectionCounts(Periodic):
             async with asyncio.timeout(CLOSE_S):
                 await self.bring(over_at=self._now_ms() + MINUTE_MS)
         except (StoreError, TimeoutError):
-            lost = sum(map(Counter.total, self._counts.values()))
+            lost = self._counts.total()
             log.warning("counts of rejected calls are lost: Redis does not accept them", rejections=lost)
 
     async def step(self) -> float:
@@ -86,24 +79,25 @@ class RejectionCounts(Periodic):
         return (MINUTE_MS - self._now_ms() % MINUTE_MS) / 1000 + 0.05
 
     async def bring(self, over_at: int) -> None:
-        """Add the minutes that are over at this instant to the outbox. Raises StoreError: the rest stays."""
-        for minute in sorted(self._counts):
-            if minute + MINUTE_MS > over_at:
-                break
-            counts = [(key_id, code, count) for (key_id, code), count in self._counts[minute].items()]
-            packed = msgspec.msgpack.encode((self._replica, minute, counts))
+        """Add the minutes that are over at this instant to the outbox. Raises StoreError: they stay."""
+        over = [which for which in self._counts if which[0] + MINUTE_MS <= over_at]
+        if over:
+            packed = msgspec.msgpack.encode(
+                (self._replica, [(*which, self._counts[which]) for which in over])
+            )
             await self._link.command("XADD", self._outbox, "*", "rejections", packed)
-            del self._counts[minute]
+        for which in over:
+            del self._counts[which]
 
 
 async def write_rejections(connection: AsyncConnection, packed: Sequence[bytes]) -> int:
     """See `outbox.Table`."""
-    rows = []
-    for entry in packed:
-        replica, minute, counts = _unpack(entry)
-        for key_id, code, count in counts:
-            row = {"minute": minute, "key_id": key_id, "code": code, "replica": replica, "count": count}
-            rows.append(row)
+    names = "minute", "key_id", "code", "count"
+    rows = [
+        {**dict(zip(names, counted, strict=True)), "replica": replica}
+        for replica, counts in map(_unpack, packed)
+        for counted in counts
+    ]
     return await insert_new(connection, rejections, rows)
 
 

@@ -1,7 +1,7 @@
 """Writes usage records and their sums."""
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,18 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import MEASURES, UsageRow, usage, usage_routes, usage_sums, usage_users
 from fairlane.gateway.records.entries import read_usage
-from fairlane.queues.metrics import Names
 from fairlane.queues.tasks import State
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 HOURS_KEPT_MS = 3 * DAY_MS
 """The retention of sums of hours."""
-MAX_NAMES = 100
-"""Names of models that are not configured (where `*` runs any name) in the sums of a key and day, for each process: others are
-OTHER."""
-MAX_KEYS = 1000
-"""Keys and days whose names are remembered; the least recently used ones are dropped."""
 
 Sums = dict[tuple[Any, ...], list[int]]
 """Measures (MEASURES) by the columns of the primary key."""
@@ -32,13 +26,9 @@ Sums = dict[tuple[Any, ...], list[int]]
 class UsageTable:
     """Takes entries of the kind `usage`."""
 
-    def __init__(
-        self, tier_of: Callable[[str], str], configured: Callable[[], Container[str]] = tuple
-    ) -> None:
-        """`tier_of` returns the tier of a queue, '' if it is gone; `configured` the configured models."""
+    def __init__(self, tier_of: Callable[[str], str]) -> None:
+        """`tier_of` returns the tier of a queue, '' if it is gone."""
         self._tier_of = tier_of
-        self._configured = configured
-        self._names: OrderedDict[tuple[int, str], Names] = OrderedDict()
 
     async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
         """See `outbox.Table`. Only rows that were not there before are added to the sums, in the same transaction."""
@@ -60,18 +50,12 @@ class UsageTable:
 
     def add_up(self, rows: Iterable[UsageRow]) -> list[tuple[SqlTable, Sums]]:
         """Return what rows add to the tables of sums."""
-        configured = self._configured()
-        fine: Sums = {}
+        fine = _empty()
         for row in rows:
-            own = row.scheduled == row.model or row.model in configured
-            model = row.model if own else self._known(row)
-            key = (
-                *(row.ended - row.ended % HOUR_MS, row.key_id, row.user_name, row.tier, model),
-                *(row.state, row.code, row.route),
-            )
-            sums = fine.get(key)
-            if sums is None:
-                sums = fine[key] = [0] * len(MEASURES)
+            hour = row.ended - row.ended % HOUR_MS
+            sums = fine[
+                *(hour, row.key_id, row.user_name, row.tier, row.model, row.state, row.code, row.route),
+            ]
             sums[0] += 1
             sums[_OF_STATE[row.state]] += 1
             sums[4] += row.input or 0
@@ -91,15 +75,6 @@ class UsageTable:
             if route:
                 _add(of_routes[day, key_id, tier, route, model], part)
         return [(usage_sums, of_all), (usage_users, of_users), (usage_routes, of_routes)]
-
-    def _known(self, row: UsageRow) -> str:
-        """Return the name of a model that a client may have invented, or OTHER. Each key has its own limit."""
-        of = row.ended - row.ended % DAY_MS, row.key_id
-        names = self._names.setdefault(of, Names(MAX_NAMES))
-        self._names.move_to_end(of)
-        if len(self._names) > MAX_KEYS:
-            self._names.popitem(last=False)
-        return names(row.model)
 
 
 _OF_STATE: dict[str, int] = {State.COMPLETED: 1, State.FAILED: 2, State.CANCELLED: 3}
