@@ -26,21 +26,20 @@ RELOADED = tuple(name for name, field in Settings.model_fields.items() if NEEDS_
 _LOGGED_AS = {"workers": "tokens"}
 """The log's names of settings with named entries, where they are not the settings' own."""
 _ROUTES = {"routes": True, "templates": True, "chains": True, "endpoints": True}
-_OF_A_PLACE = {
+_NOT_HASHED = {
     *(
-        "http_worker_slots",
-        "host",
-        "port",
-        "redis_url",
-        "data_dir",
-        "processes",
-        "log_format",
-        "log_level",
-        "tuning",
-    )
+        *_ROUTES,
+        "models",
+        "queues",
+        "keys",
+        "workers",
+        "stream_token_secret",
+    ),  # they have hashes of their own
+    *("host", "port", "redis_url", "data_dir", "processes", "log_format", "log_level"),
+    *("http_worker_slots", "tuning"),
 }
-"""Settings that may differ between replicas."""
-_HASHED_APART = {*_ROUTES, "models", "queues", "keys", "workers", "stream_token_secret"}
+"""Settings that may differ between replicas, or that other hashes cover."""
+_UNPRICED = "a key has a quota, but no price holds now for some models: its tasks cost nothing there"
 
 
 def _hash(values: Mapping[str, Any]) -> str:
@@ -69,15 +68,13 @@ class ActiveConfig:
         """Time of the last reload that changed a top-level setting, ms, by the setting's name."""
         self._own = own
         self._overrides: tuple[Override, ...] = ()
-        self._logged_invalid: Mapping[str, str] = {}
+        self._logged: dict[str, Mapping[Any, Mapping[str, str]]] = {}
+        """The findings that the log has, by its line."""
         self._read(self.settings)
         self.callers = Callers(settings, own=own)
         self._stored: StoredKeys | None = None
         """None: the database has not been read."""
-        self._logged_keys: set[str] = set()
-        """Ids of the database's keys that the log has named as not applied."""
-        self._logged_unpriced = self._unpriced(settings.origins.read_ms, stored=False)
-        """Keys and models without a price that the log has named; loading logs those of the file."""
+        self._logged[_UNPRICED] = self._unpriced(settings.origins.read_ms)  # loading logs those of the file
         self.reload_error: ReloadError | None = None
         """The error of the last reload, unless a later one succeeded."""
 
@@ -96,7 +93,6 @@ class ActiveConfig:
         self.read = settings
         self.settings, self.endpoints = with_endpoints(self._configured, self._added)
         self._read(self.settings)
-        self._logged_unpriced |= self._unpriced(settings.origins.read_ms, stored=False)
         self._take(self._stored or StoredKeys())
         return changes(before, settings)
 
@@ -107,7 +103,7 @@ class ActiveConfig:
         values["models"] = {name: model for name, model in values["models"].items() if any(model.values())}
         self.routes_hash = _hash(values)
         """Hash of routes, templates, chains, endpoints and fallbacks."""
-        self.settings_hash = _hash(settings.model_dump(mode="json", exclude=_HASHED_APART | _OF_A_PLACE))
+        self.settings_hash = _hash(settings.model_dump(mode="json", exclude=_NOT_HASHED))
         """Hash of the settings that should be equal on all replicas and have no hash of their own."""
         self._lay_over()
 
@@ -135,14 +131,16 @@ class ActiveConfig:
     def _lay_over(self) -> None:
         self.overlay: Overlay = overlay(self.settings, self.plans, self._overrides)
         """The settings and plans with the overrides on top."""
-        for override_id, why in self.overlay.invalid.items():
-            if self._logged_invalid.get(override_id) != why:
-                log.warning(
-                    "an override does not fit the configuration, and is not applied",
-                    override=override_id,
-                    reason=why,
-                )
-        self._logged_invalid = self.overlay.invalid
+        invalid = {name: {"override": name, "reason": why} for name, why in self.overlay.invalid.items()}
+        self._log_new("an override does not fit the configuration, and is not applied", invalid)
+
+    def _log_new(self, event: str, found: Mapping[Any, Mapping[str, str]]) -> None:
+        """Log each of these findings, unless it was one the last time."""
+        before = self._logged.get(event, {})
+        for name in sorted(found):
+            if before.get(name) != found[name]:
+                log.warning(event, **found[name])
+        self._logged[event] = found
 
     def plan(self, caller: Caller, name: str, has_image: Callable[[], bool], subject: str = "") -> Plan:
         """Return the plan of this caller's request for this name now. `has_image` is called only if it matters. `subject`: as
@@ -172,30 +170,18 @@ class ActiveConfig:
             log.warning("API keys are required now")
         why = dict.fromkeys(callers.replaced, "the configuration has one of the same id")
         why |= {key_id: f"no queue has its tier {tier}" for key_id, tier in callers.without_tier.items()}
-        for key_id in why.keys() - self._logged_keys:
-            log.warning("a key of the database is not applied", key_id=key_id, reason=why[key_id])
-        self._logged_keys = set(why)
-        self._log_unpriced()
+        not_applied = {key_id: {"key_id": key_id, "reason": reason} for key_id, reason in why.items()}
+        self._log_new("a key of the database is not applied", not_applied)
+        self._log_new(_UNPRICED, self._unpriced(time.time() * 1000))
 
-    def _log_unpriced(self) -> None:
-        """Log the keys with a quota that pay nothing for some models now, each once."""
-        found = self._unpriced(time.time() * 1000)
-        for key_id, models in sorted(found - self._logged_unpriced):
-            log.warning(
-                "a key has a quota, but no price holds now for some models: its tasks cost nothing there",
-                key_id=key_id,
-                models=models,
-            )
-        self._logged_unpriced = found
-
-    def _unpriced(self, now_ms: float, *, stored: bool = True) -> set[tuple[str, str]]:
-        """Return ids of keys with a quota and their models without a price; without `stored` only those of the file."""
-        unpriced, keys = Unpriced(self.settings, now_ms), [(key.id, key) for key in self.settings.keys]
-        found = {(key_id, unpriced(key.models)) for key_id, key in keys if key.quota}
-        if stored and self._stored is not None:
+    def _unpriced(self, now_ms: float) -> dict[tuple[str, str], dict[str, str]]:
+        """Return the keys with a quota that pay nothing for some models, with these models."""
+        unpriced, found = Unpriced(self.settings, now_ms), set[tuple[str, str]]()
+        found |= {(key.id, unpriced(key.models)) for key in self.settings.keys if key.quota}
+        if self._stored is not None:
             of_database = (credential.principal for credential in self._stored.callers.values())
             found |= {(who.key_id, unpriced(who.models)) for who in of_database if who.quota}
-        return {(key_id, models) for key_id, models in found if models}
+        return {(key, models): {"key_id": key, "models": models} for key, models in found if models}
 
 
 def with_endpoints(configured: Settings, added: Mapping[str, EndpointSettings]) -> tuple[Settings, Endpoints]:

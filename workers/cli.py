@@ -460,24 +460,15 @@ def _json(item: object) -> str:
 
 def _load(target: str) -> Worker:
     """The worker that MODULE:WORKER names. Ends the command with a sentence when there is none."""
-    module_name, colon, attribute = target.partition(":")
-    if not colon or not module_name or not attribute:
+    module_name, _, attribute = target.partition(":")
+    if not module_name or not attribute:
         _stop(f"{target!r} does not say where the worker is; write MODULE:WORKER, for example app:worker.")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: object = _import(module_name)
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        _stop(f"The module {module_name!r} has no {attribute!r}.")
-    if not isinstance(found, Worker):
-        _stop(f"{target} is a {found.__class__.__name__}, not a Worker; create one with fairlane.Worker().")
-    return found
-
-
-def _import(module_name: str) -> object:
     try:
-        return importlib.import_module(module_name)
+        found: object = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part, None)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             _stop(f"There is no module {module_name!r} here; run this where it lies, or install it.")
@@ -485,6 +476,11 @@ def _import(module_name: str) -> object:
     except Exception as error:
         # The edge to a foreign module: nothing is running yet, and its error is the answer.
         _stop(f"The module {module_name!r} cannot be imported: {error.__class__.__name__}: {error}")
+    if found is None:
+        _stop(f"The module {module_name!r} has no {attribute!r}.")
+    if not isinstance(found, Worker):
+        _stop(f"{target} is a {found.__class__.__name__}, not a Worker; create one with fairlane.Worker().")
+    return found
 
 
 def _read_payload(path: Path) -> bytes:

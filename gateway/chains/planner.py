@@ -51,7 +51,7 @@ def variables_of(
         for expression in (texts.when, texts.each):
             if expression is not None:
                 optional.update(expression.path[:1])
-        for _, text in texts.texts():
+        for _, text in texts.texts:
             used |= text.variables
         if stage.template is not None and stage.variables is None:
             route = routes.get(stage.template)

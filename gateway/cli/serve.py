@@ -1,8 +1,8 @@
 """`fairlane serve` and `demo`."""
 
 import os
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from dataclasses import make_dataclass
+from typing import Annotated, Any, Optional
 
 import structlog
 import typer
@@ -10,27 +10,23 @@ import typer
 from fairlane.gateway.cli.client import Config
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.settings import Settings, load_settings
+from fairlane.workers.options import expanded
 
 
-def _about(setting: str) -> str:
-    """What a flag does: the first sentences of its setting's own text."""
-    return " ".join((Settings.model_fields[setting].description or "").split())
+def _flag(setting: str) -> tuple[str, Any, None]:
+    """Return the option of a setting: it sets the same, and has its text."""
+    field = Settings.model_fields[setting]
+    help_text = " ".join((field.description or "").split())
+    kind: Any = Optional[field.annotation]  # noqa: UP045 (its parts are known at run time)
+    return setting, Annotated[kind, typer.Option(help=help_text)], None
 
 
-LogFormat = Literal["auto", "json", "human"]
-LogLevel = Literal["debug", "info", "warning", "error"]
+_SETTINGS = ("host", "port", "redis_url", "data_dir", "processes", "log_format", "log_level")
+Flags = make_dataclass("Flags", map(_flag, _SETTINGS))
 
 
-def serve(
-    host: Annotated[str | None, typer.Option(help=_about("host"))] = None,
-    port: Annotated[int | None, typer.Option(help=_about("port"))] = None,
-    config: Config = None,
-    redis_url: Annotated[str | None, typer.Option(help=_about("redis_url"))] = None,
-    data_dir: Annotated[Path | None, typer.Option(help=_about("data_dir"))] = None,
-    processes: Annotated[int | None, typer.Option(help=_about("processes"))] = None,
-    log_format: Annotated[LogFormat | None, typer.Option(help=_about("log_format"))] = None,
-    log_level: Annotated[LogLevel | None, typer.Option(help=_about("log_level"))] = None,
-) -> None:
+@expanded
+def serve(flags: Flags, config: Config = None) -> None:  # type: ignore[valid-type]  # (the options of settings)
     """Run the gateway.
 
     Every setting can also be in the file or in the environment; `fairlane config check` shows the settings of a start and
@@ -39,20 +35,10 @@ def serve(
     """
     from fairlane.gateway.process.start import run  # noqa: PLC0415 (the server, for this command only)
 
-    flags: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "redis_url": redis_url,
-        "data_dir": data_dir,
-        "processes": processes,
-        "log_format": log_format,
-        "log_level": log_level,
-    }
-
     environ = dict(os.environ)  # the supervisor drops a part of it
 
     def load() -> Settings:
-        settings, warnings = load_settings(config, flags, environ)
+        settings, warnings = load_settings(config, vars(flags), environ)
         configure_logging(settings.log_format, settings.log_level)
         for warning in warnings:
             structlog.get_logger("fairlane.settings").warning(warning)

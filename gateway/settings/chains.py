@@ -1,8 +1,7 @@
 """Settings of chains: several models' work under one task. Pure."""
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, JsonValue, field_validator
 
@@ -105,40 +104,31 @@ class StageTexts:
         from fairlane.gateway.prompts.templates import Template  # noqa: PLC0415 - the engine takes 40 ms, and few need it
         from fairlane.gateway.prompts.values import Expression, Values  # noqa: PLC0415
 
-        def made(member: str, make: Callable[[], Made]) -> Made:
+        self.texts: list[tuple[str, Text]] = []
+        """Each text, with its field."""
+
+        def made(member: str, kind: Callable[[Any], Made], source: Any) -> Made:
             try:
-                return make()
+                compiled = kind(source)
             except TemplateError as error:
                 raise StageError(member, str(error)) from None
+            one: Any = compiled
+            texts = [one.text] if kind is Expression else one.texts
+            self.texts += [(member, text) for text in texts]
+            return compiled
 
-        when, each, given = stage.when, stage.each, stage.messages
-        self.when = None if when is None else made("when", lambda: Expression(when))
-        self.each = None if each is None else made("each", lambda: Expression(each))
+        def template(messages: Messages) -> Template:
+            return Template(stage.name, {"": [(message.role, message.content) for message in messages]})
+
+        self.when = made("when", Expression, stage.when) if stage.when else None
+        self.each = made("each", Expression, stage.each) if stage.each else None
         self.variables: dict[str, Values] | None = None
         if stage.variables is not None:
             self.variables = {
-                name: made(f"variables.{name}", partial(Values, value))
-                for name, value in stage.variables.items()
+                name: made(f"variables.{name}", Values, value) for name, value in stage.variables.items()
             }
-        self.messages: Template | None = None
-        if given is not None:
-            messages = {"": [(message.role, message.content) for message in given]}
-            self.messages = made("messages", lambda: Template(stage.name, messages))
-        self.payload: Values | None = None
-        if stage.payload is not None:
-            self.payload = made("payload", lambda: Values(stage.payload))
-
-    def texts(self) -> "Iterator[tuple[str, Text]]":
-        """Yield each text, with its field."""
-        for member, expression in (("when", self.when), ("each", self.each)):
-            if expression is not None:
-                yield member, expression.text
-        for name, values in (self.variables or {}).items():
-            yield from ((f"variables.{name}", text) for text in values.texts)
-        if self.messages is not None:
-            yield from (("messages", text) for text in self.messages.texts)
-        if self.payload is not None:
-            yield from (("payload", text) for text in self.payload.texts)
+        self.messages = made("messages", template, stage.messages) if stage.messages else None
+        self.payload = made("payload", Values, stage.payload) if stage.payload is not None else None
 
 
 class StageError(ValueError):
@@ -165,10 +155,9 @@ def stage_errors(
         except StageError as misplaced:
             yield number, misplaced
         else:
-            for member, text in texts.texts():
-                for sentence in _reference_errors(
-                    text, before, each=stage.each is not None and member != "each"
-                ):
+            for member, text in texts.texts:
+                each = stage.each is not None and member != "each"
+                for sentence in _reference_errors(text, before, each=each):
                     yield number, StageError(member, sentence)
         if stage.template is not None:
             for wrong in _template_errors(stage, templates, routes):

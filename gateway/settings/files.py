@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import field_validator
 
-from fairlane.gateway.settings.parts import BytesOrZero, Ms, SettingsPart
+from fairlane.gateway.settings.parts import BytesOrZero, Ms, SettingsPart, split_url
 from fairlane.gateway.settings.units import DAY_MS, MIB
 
 DIRECTORY = "files"
@@ -64,8 +64,8 @@ def parse_storage(storage: str | None, data_dir: Path) -> Directory | Bucket:
         raise ValueError(f"has a parameter {unknown[0]!r}; it may have {', '.join(PARAMETERS)}")
     endpoint, style = query.get("endpoint"), query.get("path_style")
     if endpoint is not None:
-        named = urlsplit(endpoint)
-        if named.scheme not in ("http", "https") or not named.hostname or "@" in named.netloc or named.query:
+        named = split_url(endpoint, "http", "https")
+        if named is None or "@" in named.netloc or named.query:
             raise ValueError("endpoint must be a URL such as http://minio:9000")
     if style not in (None, "true", "false"):
         raise ValueError("path_style must be true or false")

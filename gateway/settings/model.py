@@ -50,6 +50,7 @@ from fairlane.gateway.settings.parts import (
     WebhookSettings,
     WorkerKey,
     named_entries,
+    split_url,
 )
 from fairlane.gateway.settings.provenance import Loc, Origins
 from fairlane.gateway.settings.routing import RouteSettings, TemplateSettings
@@ -387,7 +388,7 @@ class Settings(BaseModel):
     @field_validator("otlp_endpoint")
     @classmethod
     def _is_web_address(cls, value: str | None) -> str | None:
-        if value is not None and not (value.startswith(("http://", "https://")) and urlsplit(value).hostname):
+        if value is not None and split_url(value, "http", "https") is None:
             raise ValueError("must be a URL that begins with http:// or https://")
         return value
 
@@ -403,12 +404,7 @@ class Settings(BaseModel):
             )
         if scheme not in ("redis", "rediss", "unix"):
             raise ValueError("must begin with redis://, rediss:// or unix://")
-        try:
-            parts = urlsplit(value)
-            valid = bool(parts.path if parts.scheme == "unix" else parts.hostname) and parts.port != 0
-        except ValueError:
-            valid = False
-        if not valid:
+        if not rest if scheme == "unix" else split_url(value, scheme) is None:
             raise ValueError("is not a valid URL")  # without the URL, which may hold a password
         return value
 

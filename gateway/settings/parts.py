@@ -5,7 +5,7 @@ import datetime
 import functools
 import re
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -48,6 +48,15 @@ Scope = Literal["call", "viewer", "metrics", "admin"]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
 SigningKey = Annotated[str, Field(pattern=r"^([0-9a-fA-F]{64})?$", repr=False)]
+
+
+def split_url(text: str, *schemes: str) -> SplitResult | None:
+    """Return the parts of a URL with one of these schemes and a host; None if it is none."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(text)
+        if parts.scheme in schemes and parts.hostname and parts.port != 0:
+            return parts if text.isascii() and text.isprintable() and " " not in text else None
+    return None
 
 
 def _windows(text: str) -> str:
@@ -524,12 +533,7 @@ class UpstreamSettings(SettingsPart):
     def _is_an_address(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        try:
-            parts = urlsplit(value)
-            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            valid = False
-        if not valid or not value.isascii() or not value.isprintable() or " " in value:
+        if (parts := split_url(value, "http", "https")) is None:
             raise ValueError("should be a URL such as http://localhost:8000/v1")
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise ValueError(
