@@ -3,11 +3,11 @@
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.parts import ModelName, SettingsPart
-from fairlane.gateway.settings.routing import Messages, RouteSettings, VariableName, check_parameters
+from fairlane.gateway.settings.routing import Messages, Parameters, RouteSettings, VariableName
 from fairlane.queues.chains import MAX_STAGES
 from fairlane.queues.keys import ANY_MODEL, ENDPOINT, is_reserved
 from fairlane.queues.tasks import OF_ENDPOINTS
@@ -59,7 +59,7 @@ class StageSettings(SettingsPart):
     variables: dict[VariableName, JsonValue] | None = None
     """Values of the template's variables; texts are templates. Not set: the chain's variables of the same names."""
 
-    parameters: dict[str, JsonValue] = Field(default={})
+    parameters: Parameters = Field(default={})
     """Further fields of the request, with `messages`: `temperature`, `top_p`, `stop` and others."""
 
     json_schema: dict[str, JsonValue] | None = None
@@ -69,11 +69,6 @@ class StageSettings(SettingsPart):
     """Whether readers see the output of this stage as it arrives. Not set: the last stage streams if the request does, or,
     without `stream`, its route.
     """
-
-    @field_validator("parameters")
-    @classmethod
-    def _leaves_the_rest(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        return check_parameters(value)
 
     def names(self, routes: Container[str]) -> str:
         """Return the model or route that it names."""

@@ -3,17 +3,10 @@
 from ipaddress import ip_network
 from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from fairlane.gateway.endpoints.endpoints import METHODS, Endpoint, Method
-from fairlane.gateway.endpoints.headers import (
-    MAX_CHARS,
-    MAX_SET,
-    PASSING,
-    BadHeader,
-    own_header,
-    passing_name,
-)
+from fairlane.gateway.endpoints.headers import MAX_CHARS, MAX_SET, PASSING, own_header, passing_name
 from fairlane.gateway.settings.parts import (
     Count,
     Identifier,
@@ -26,7 +19,7 @@ from fairlane.gateway.settings.parts import (
 from fairlane.gateway.settings.units import MIB, MINUTE_MS, SECOND_MS, Amount
 from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_networks, why_refused
 from fairlane.workers.adapters.endpoints.calls import IDEMPOTENT
-from fairlane.workers.adapters.targets import BadTarget, Pattern, read_target
+from fairlane.workers.adapters.targets import Pattern, read_target
 
 MAX_ENDPOINTS = 256
 """A worker that calls all endpoints asks for the models of all of them."""
@@ -34,25 +27,51 @@ MAX_ENDPOINTS = 256
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
 
 
+def _own_headers(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    found: dict[str, SecretStr] = {}
+    for name, secret in value.items():
+        lower, text = own_header(name, secret.get_secret_value())
+        if lower in found:
+            raise ValueError(f"{lower} is given twice")
+        found[lower] = SecretStr(text)
+    if sum(len(name) + len(secret.get_secret_value()) for name, secret in found.items()) > MAX_CHARS:
+        raise ValueError(f"may have {MAX_CHARS} characters together")
+    return found
+
+
+PatternText = Annotated[
+    str, Field(min_length=1, max_length=2048), AfterValidator(lambda url: Pattern.read(url).text)
+]
+Methods = Annotated[
+    list[Method],
+    Field(min_length=1, max_length=len(METHODS)),
+    AfterValidator(lambda named: [method for method in METHODS if method in named]),
+]
+PassingHeaders = Annotated[
+    list[HeaderName],
+    Field(max_length=64),
+    AfterValidator(lambda names: sorted({passing_name(name) for name in names})),
+]
+OwnHeaders = Annotated[dict[HeaderName, SecretStr], Field(max_length=MAX_SET), AfterValidator(_own_headers)]
+
+
 class EndpointSettings(SettingsPart):
     """One interface that workers call, or that permits are issued for. It is queued as the model `http:NAME`."""
 
-    url: Annotated[str, Field(min_length=1, max_length=2048)]
+    url: PatternText
     """URLs: `https://host:port/path/*`, with an exact scheme, host and port. In the path `*` stands for one segment, at the end
     for the rest. Any query is allowed. The most specific pattern counts.
     """
 
-    methods: Annotated[list[Method], Field(min_length=1, max_length=len(METHODS))] = Field(
-        default=["GET", "POST"]
-    )
+    methods: Methods = Field(default=["GET", "POST"])
     """Allowed HTTP methods."""
 
-    headers: Annotated[list[HeaderName], Field(max_length=64)] = Field(default=list(PASSING))
+    headers: PassingHeaders = Field(default=list(PASSING))
     """Headers of requests that pass. Headers of the connection, credentials (`Authorization`, `Cookie`, `X-Api-Key`) and those of
     proxies (`X-Forwarded-For`) never do.
     """
 
-    set_headers: Annotated[dict[HeaderName, SecretStr], Field(max_length=MAX_SET)] = Field(default={})
+    set_headers: OwnHeaders = Field(default={})
     """Headers that each request gets, such as `Authorization`, over the client's. They go to the worker with each task, and are
     neither shown nor stored with it.
     """
@@ -91,43 +110,6 @@ class EndpointSettings(SettingsPart):
 
     tiers: Annotated[list[Identifier], Field(max_length=64)] = Field(default=[])
     """Tiers whose clients can use it. None: all."""
-
-    @field_validator("url")
-    @classmethod
-    def _is_a_pattern(cls, value: str) -> str:
-        try:
-            return Pattern.read(value).text
-        except BadTarget as error:
-            raise ValueError(str(error)) from None
-
-    @field_validator("methods")
-    @classmethod
-    def _each_once(cls, value: list[Method]) -> list[Method]:
-        return [method for method in METHODS if method in value]
-
-    @field_validator("headers")
-    @classmethod
-    def _may_pass(cls, value: list[str]) -> list[str]:
-        try:
-            return sorted({passing_name(name) for name in value})
-        except BadHeader as error:
-            raise ValueError(str(error)) from None
-
-    @field_validator("set_headers")
-    @classmethod
-    def _can_be_set(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        found: dict[str, SecretStr] = {}
-        for name, secret in value.items():
-            try:
-                lower, text = own_header(name, secret.get_secret_value())
-            except BadHeader as error:
-                raise ValueError(str(error)) from None
-            if lower in found:
-                raise ValueError(f"{lower} is given twice")
-            found[lower] = SecretStr(text)
-        if sum(len(name) + len(secret.get_secret_value()) for name, secret in found.items()) > MAX_CHARS:
-            raise ValueError(f"may have {MAX_CHARS} characters together")
-        return found
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -3,11 +3,10 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pydantic import field_validator
-
-from fairlane.gateway.settings.parts import BytesOrZero, Ms, SettingsPart, split_url
+from fairlane.gateway.settings.parts import BytesOrZero, Ms, SettingsPart, checked, split_url
 from fairlane.gateway.settings.units import DAY_MS, MIB
 
 DIRECTORY = "files"
@@ -82,7 +81,7 @@ def parse_storage(storage: str | None, data_dir: Path) -> Directory | Bucket:
 class FilesSettings(SettingsPart):
     """Files of clients (`/v1/files`), and those that Fairlane creates for them."""
 
-    storage: str | None = None
+    storage: Annotated[str, checked(lambda url: parse_storage(url, Path()))] | None = None
     """Where files are kept: a directory, also as `file:///mnt/fairlane/files`, or a bucket of an S3-compatible server,
     `s3://bucket/prefix?endpoint=http://minio:9000&region=us-east-1` (needs the extra `s3`: `pip install '.[s3]'`; its credentials
     are in the usual S3 environment variables). Not set: the directory `files` in `data_dir`. Replicas must share it; a replica
@@ -99,9 +98,3 @@ class FilesSettings(SettingsPart):
     """Time that a file is kept; `expires_after` can only shorten it. The input of a batch stays until a day after the batch's
     window. 30 days, as OpenAI keeps files of batches. `null`: until its client deletes it.
     """
-
-    @field_validator("storage")
-    @classmethod
-    def _names_a_storage(cls, value: str | None) -> str | None:
-        parse_storage(value, Path())
-        return value

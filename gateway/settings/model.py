@@ -5,7 +5,6 @@ file; `docs.py` shows them, with the texts under the fields.
 """
 
 import functools
-import re
 import zoneinfo
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -49,6 +48,8 @@ from fairlane.gateway.settings.parts import (
     UpstreamSettings,
     WebhookSettings,
     WorkerKey,
+    checked,
+    matching,
     named_entries,
     split_url,
 )
@@ -72,6 +73,43 @@ DEFAULT_QUEUES: Mapping[str, QueueSettings] = {
 }
 
 
+def _web_address(value: str) -> None:
+    if split_url(value, "http", "https") is None:
+        raise ValueError("must be a URL that begins with http:// or https://")
+
+
+def _redis_url(value: str) -> None:
+    scheme, _, rest = value.partition("://")
+    if "sentinel" in scheme or "," in rest.rpartition("@")[2]:
+        raise ValueError("must name one server, the primary: Sentinel and lists of hosts are not supported")
+    if scheme not in ("redis", "rediss", "unix"):
+        raise ValueError("must begin with redis://, rediss:// or unix://")
+    if not rest if scheme == "unix" else split_url(value, scheme) is None:
+        raise ValueError("is not a valid URL")  # without the URL, which may hold a password
+
+
+def _time_zone(value: str) -> None:
+    try:
+        zoneinfo.ZoneInfo(value)
+    except (OSError, ValueError, zoneinfo.ZoneInfoNotFoundError):
+        raise ValueError("should be the name of a time zone, such as Europe/Berlin or UTC") from None
+
+
+def _long_enough(value: SecretStr) -> None:
+    if len(value.get_secret_value().encode()) < 16:
+        raise ValueError("needs at least 16 bytes")
+
+
+WebOrigin = Annotated[
+    str,
+    matching(
+        r"\*|https?://[^/\s?#@]+",
+        "should be an origin such as https://app.example (no path, no trailing slash), or *",
+    ),
+]
+DatabaseUrl = Annotated[str, checked(lambda url: parse_address(url, Path()))]
+
+
 class Settings(BaseModel):
     """All settings of one gateway, checked and frozen.
 
@@ -87,12 +125,12 @@ class Settings(BaseModel):
     port: Restart[int] = Field(default=8080, ge=0, le=65535)
     """TCP port to listen on; 0 takes a free one."""
 
-    redis_url: Restart[str | None] = Field(default=None, repr=False)
+    redis_url: Restart[Annotated[str, checked(_redis_url)] | None] = Field(default=None, repr=False)
     """Redis (7.0 or newer) or Valkey (7.2) that replicas share: `redis://`, `rediss://` or `unix://`. Not set: the gateway runs a
     private one in `data_dir`, so that it works without any other service.
     """
 
-    database_url: Restart[str | None] = Field(default=None, repr=False)
+    database_url: Restart[DatabaseUrl | None] = Field(default=None, repr=False)
     """SQL database for keys and records: `postgresql://user:password@host:5432/fairlane` or `sqlite:////path/of/a/file.db`. Not
     set: a SQLite file in `data_dir`. Replicas that share a Redis must share the database, too.
     """
@@ -213,7 +251,7 @@ class Settings(BaseModel):
     are three years. Grants and balances are kept for good.
     """
 
-    budget_timezone: str = "UTC"
+    budget_timezone: Annotated[str, checked(_time_zone)] = "UTC"
     """Time zone in which the days and months of budgets (`quota`) begin, such as `Europe/Berlin`."""
 
     structured_output: Annotated[Literal["off", "strict", "repair", "all"], Off] = "strict"
@@ -237,7 +275,7 @@ class Settings(BaseModel):
     stream_flush_size: Restart[Annotated[int, Field(ge=1, le=1000)]] = 8
     """An event is written as soon as it holds this many chunks."""
 
-    stream_token_secret: Restart[SecretStr | None] = None
+    stream_token_secret: Restart[Annotated[SecretStr, checked(_long_enough)] | None] = None
     """Signs the tokens in `streamUrl`; at least 16 bytes, the same on all replicas. Not set: one is created and shared through
     Redis.
     """
@@ -256,13 +294,13 @@ class Settings(BaseModel):
     log_level: Restart[Literal["debug", "info", "warning", "error"]] = "info"
     """The least severe log lines to write. No level logs prompts, answers or keys."""
 
-    otlp_endpoint: Restart[str | None] = None
+    otlp_endpoint: Restart[Annotated[str, checked(_web_address)] | None] = None
     """Base URL of an OpenTelemetry collector that accepts OTLP over HTTP (`http://collector:4318`). Needs the extra `otel` (`pip
     install '.[otel]'`). Not set: no traces, and OpenTelemetry is not loaded; the `traceparent` of a request still reaches the
     worker. With a wrong URL spans are lost, with a log line.
     """
 
-    cors_origins: Restart[Listed[str]] = []
+    cors_origins: Restart[Listed[WebOrigin]] = []
     """Web origins (`https://app.example`) whose pages may call the gateway, or `*`. None, because any page that a user visits
     could otherwise use a gateway on loopback.
     """
@@ -384,61 +422,6 @@ class Settings(BaseModel):
     def listed_models(self) -> set[str]:
         """Return the names of all models in `models` and `upstreams`."""
         return {*self.models, *(name for upstream in self.upstreams.values() for name in upstream.models)}
-
-    @field_validator("otlp_endpoint")
-    @classmethod
-    def _is_web_address(cls, value: str | None) -> str | None:
-        if value is not None and split_url(value, "http", "https") is None:
-            raise ValueError("must be a URL that begins with http:// or https://")
-        return value
-
-    @field_validator("redis_url")
-    @classmethod
-    def _known_scheme(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        scheme, _, rest = value.partition("://")
-        if "sentinel" in scheme or "," in rest.rpartition("@")[2]:
-            raise ValueError(
-                "must name one server, the primary: Sentinel and lists of hosts are not supported"
-            )
-        if scheme not in ("redis", "rediss", "unix"):
-            raise ValueError("must begin with redis://, rediss:// or unix://")
-        if not rest if scheme == "unix" else split_url(value, scheme) is None:
-            raise ValueError("is not a valid URL")  # without the URL, which may hold a password
-        return value
-
-    @field_validator("database_url")
-    @classmethod
-    def _names_a_database(cls, value: str | None) -> str | None:
-        parse_address(value, Path())
-        return value
-
-    @field_validator("budget_timezone")
-    @classmethod
-    def _is_a_zone(cls, value: str) -> str:
-        try:
-            zoneinfo.ZoneInfo(value)
-        except (OSError, ValueError, zoneinfo.ZoneInfoNotFoundError):
-            raise ValueError("should be the name of a time zone, such as Europe/Berlin or UTC") from None
-        return value
-
-    @field_validator("stream_token_secret")
-    @classmethod
-    def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and len(value.get_secret_value().encode()) < 16:
-            raise ValueError("needs at least 16 bytes")
-        return value
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _web_origins(cls, value: list[str]) -> list[str]:
-        for origin in value:
-            if origin != "*" and not re.fullmatch(r"https?://[^/\s?#@]+", origin):
-                raise ValueError(
-                    f"{origin!r} is not an origin such as https://app.example (no path, no trailing slash)"
-                )
-        return value
 
     @field_validator("queues", mode="before")
     @classmethod

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import functools
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 from urllib.parse import SplitResult, urlsplit
 
@@ -16,7 +17,6 @@ from pydantic import (
     PlainSerializer,
     StringConstraints,
     WithJsonSchema,
-    field_validator,
     model_validator,
 )
 from pydantic.fields import FieldInfo
@@ -59,12 +59,28 @@ def split_url(text: str, *schemes: str) -> SplitResult | None:
     return None
 
 
-def _windows(text: str) -> str:
-    read_windows(text)
-    return text
+def checked(check: Callable[[Any], object]) -> AfterValidator:
+    """Return a validator that keeps the values for which `check` raises no ValueError."""
+
+    def keep(value: Any) -> Any:
+        check(value)
+        return value
+
+    return AfterValidator(keep)
 
 
-Windows = Annotated[str, Field(max_length=100), AfterValidator(_windows)]
+def matching(pattern: str, message: str) -> AfterValidator:
+    """Return a validator of texts that match a pattern; `message` says what they should be."""
+
+    def match(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(message)
+        return text
+
+    return AfterValidator(match)
+
+
+Windows = Annotated[str, Field(max_length=100), checked(read_windows)]
 
 
 def _networks(texts: list[str]) -> list[str]:
@@ -439,7 +455,6 @@ class WorkerKey(SettingsPart):
 
 MAX_MODELS_OF_A_WORKER = 256
 MAX_SLOTS_OF_A_WORKER = 1024
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
 
 
 def _served_models(value: Any) -> Any:
@@ -471,16 +486,43 @@ Offers = Annotated[
 ]
 
 
-MAX_QUIRKS = 100
+def _provider_url(value: str) -> str:
+    if (parts := split_url(value, "http", "https")) is None:
+        raise ValueError("should be a URL such as http://localhost:8000/v1")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(
+            "should hold no user, password or query: a key goes into the variable that api_key_env names"
+        )
+    return value.rstrip("/")
+
+
+def _known_provider(value: str) -> str:
+    if value not in PROVIDERS:
+        raise ValueError(f"should be one of {', '.join(PROVIDERS)}, not {value[:40]!r}")
+    return value
+
+
+Quirks = Annotated[
+    dict[str, str | int],
+    Field(max_length=100),
+    checked(lambda quirks: read_quirks(f"{name}={instead}" for name, instead in quirks.items())),
+]
+Variable = Annotated[
+    str,
+    matching(
+        "[A-Z_][A-Z0-9_]{0,127}",
+        "should be the name of an environment variable, in capitals (DEEPSEEK_API_KEY), and not the key itself",
+    ),
+]
 
 
 class UpstreamSettings(SettingsPart):
     """One server or account behind this gateway: the gateway itself starts a worker that passes tasks to it."""
 
-    provider: str
+    provider: Annotated[str, AfterValidator(_known_provider)]
     """API: `openai` (any server with an OpenAI API), `deepseek`, `glm`, `vllm`, `ollama`, `anthropic` or `gemini`."""
 
-    base_url: str | None = None
+    base_url: Annotated[str, AfterValidator(_provider_url)] | None = None
     """URL before `/chat/completions`, with its version: `http://localhost:8000/v1`. Not set: the provider's own address; for vLLM
     and Ollama the usual one on this machine.
     """
@@ -494,7 +536,7 @@ class UpstreamSettings(SettingsPart):
     `openaiImageEdit`, `openaiImageVariation`, `openaiModeration`.
     """
 
-    quirks: dict[str, str | int] = Field(default={}, max_length=MAX_QUIRKS)
+    quirks: Quirks = {}
     """What becomes of members of a request: `omit`, another name for it, or `allow` for one that clients can set although it can
     direct a request elsewhere or cost more than tokens (`provider`, `tools.web_search`). `{max_tokens: max_completion_tokens,
     stream_options: omit, system: first}`: docs/providers.md has the table. A rejection that names such a member is learnt from.
@@ -505,7 +547,7 @@ class UpstreamSettings(SettingsPart):
     up; use `models.<name>.concurrency` for a limit over all of them.
     """
 
-    api_key_env: str | None = None
+    api_key_env: Variable | None = None
     """Environment variable that holds the upstream's key, so that it is in no file. Not set: no key is sent. Read at the start of
     the gateway: a later variable needs a restart.
     """
@@ -514,41 +556,6 @@ class UpstreamSettings(SettingsPart):
     def address(self) -> str:
         """Return its URL."""
         return self.base_url or PROVIDERS[self.provider].base_url
-
-    @field_validator("provider")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in PROVIDERS:
-            raise ValueError(f"should be one of {', '.join(PROVIDERS)}, not {value[:40]!r}")
-        return value
-
-    @field_validator("quirks")
-    @classmethod
-    def _are_quirks(cls, value: dict[str, str | int]) -> dict[str, str | int]:
-        read_quirks(f"{name}={instead}" for name, instead in value.items())
-        return value
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_an_address(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        if (parts := split_url(value, "http", "https")) is None:
-            raise ValueError("should be a URL such as http://localhost:8000/v1")
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ValueError(
-                "should hold no user, password or query: a key goes into the variable that api_key_env names"
-            )
-        return value.rstrip("/")
-
-    @field_validator("api_key_env")
-    @classmethod
-    def _is_a_variable(cls, value: str | None) -> str | None:
-        if value is not None and not _VARIABLE.fullmatch(value):
-            raise ValueError(
-                "should be the name of an environment variable, in capitals (DEEPSEEK_API_KEY), and not the key itself"
-            )
-        return value
 
     @model_validator(mode="after")
     def _has_a_key(self) -> Self:

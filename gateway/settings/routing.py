@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
 from fairlane.gateway.settings.parts import (
     MAX_FALLBACKS,
@@ -16,6 +16,7 @@ from fairlane.gateway.settings.parts import (
     Rates,
     SettingsPart,
     Tokens,
+    checked,
 )
 
 if TYPE_CHECKING:
@@ -97,13 +98,15 @@ class TemplateMessage(SettingsPart):
 Messages = Annotated[list[TemplateMessage], Field(min_length=1, max_length=100)]
 
 
-def check_parameters(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return further fields of a body. Raise ValueError for those that have a setting of their own."""
+def _check_parameters(value: dict[str, JsonValue]) -> None:
     for name in ("model", "messages", "stream", "response_format"):
         if name in value:
             where = "set json_schema" if name == "response_format" else "Fairlane sets it"
             raise ValueError(f"{name} is not a parameter: {where}")
-    return value
+
+
+Parameters = Annotated[dict[str, JsonValue], checked(_check_parameters)]
+"""Further fields of a body, without those that have a setting of their own."""
 
 
 class TemplateSettings(SettingsPart):
@@ -121,16 +124,11 @@ class TemplateSettings(SettingsPart):
     optional: list[VariableName] = Field(default=[])
     """Variables that clients can leave out; they are empty texts then. All others are required."""
 
-    parameters: dict[str, JsonValue] = Field(default={})
+    parameters: Parameters = Field(default={})
     """Further fields of the body: `temperature`, `top_p`, `stop` and others."""
 
     json_schema: dict[str, JsonValue] | None = None
     """JSON schema of the answer: the model gets it as `response_format`, and the answer is validated."""
-
-    @field_validator("parameters")
-    @classmethod
-    def _leaves_the_rest(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        return check_parameters(value)
 
     @property
     def output_tokens(self) -> list[int]:
