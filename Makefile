@@ -49,8 +49,8 @@ nightly: install-dev
 	$(MAKE) --no-print-directory fuzz
 
 fuzz: install-dev
-	FAIRLANE_LONG=1 $(BIN)/python -m pytest --nightly tests/properties/test_grant_order.py tests/properties/test_scheduler_machine.py \
-	  tests/properties/test_windows_machine.py tests/properties/test_worker_pick.py tests/integration/test_document.py
+	FAIRLANE_LONG=1 $(BIN)/python -m pytest --nightly tests/contract/store/test_grant_order.py tests/contract/store/test_scheduler_machine.py \
+	  tests/contract/store/test_windows_machine.py tests/properties/test_worker_pick.py tests/integration/test_document.py
 
 records: install-dev
 	FAIRLANE_LONG=1 FAIRLANE_TASKS=$(or $(TASKS),100000) $(BIN)/python -m pytest --nightly tests/integration/records/test_every_task_once.py

@@ -2,10 +2,7 @@
 
 from collections import Counter
 
-from tests.contract.store.store import World, drive
-
-from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import End, Grant, State, TaskSpec, Used
+from tests.contract.store.store import Grant, Store, World
 
 WEIGHTS = {"paid_stream": 8.0, "paid_batch": 4.0, "free_stream": 2.0, "free_batch": 1.0}
 
@@ -15,14 +12,12 @@ class Service:
 
     def __init__(self, world: World, slots: int, weights: dict[str, float], unit: str = "tokens") -> None:
         self.world = world
-        self.scheduler: Scheduler = world.scheduler("r1")
-        drive(
-            self.scheduler.configure(
-                {q: {"weight": w, "max_length": 10**6} for q, w in weights.items()},
-                {"m": {"concurrency": slots, "cost": unit}},
-            )
+        self.store = Store(world, set_up=False)
+        self.store.apply(
+            queues={q: {"weight": w, "max_length": 10**6} for q, w in weights.items()},
+            models={"m": {"concurrency": slots, "cost": unit}},
         )
-        self.scheduler.offer(["m"], [], 10**9, 0)
+        self.store.offer("m", hold_ms=10**9)
         self.running: list[Grant] = []
         self.number = 0
         self.tokens: dict[str, int] = {}
@@ -31,34 +26,17 @@ class Service:
         self.number += 1
         task_id = f"t{self.number:07d}"
         self.tokens[task_id] = output
-        spec = TaskSpec(task_id, "m", queue, user, b"{}", priority=priority, max_output=max_output)
-        self.scheduler.submit(spec, 0, self.scheduler.nonce()).result()
+        self.store.submit(task_id, queue=queue, user=user, priority=priority, max_output=max_output)
 
     def fill(self, slots: int) -> list[Grant]:
-        grants = self.scheduler.parse_take(
-            self.scheduler.take(["m"], slots, self.scheduler.nonce()).result()
-        ).grants
+        grants = self.store.take(want=slots)
         self.running += grants
         return grants
 
     def turn(self) -> Grant | None:
-        """The task that has run longest ends; what is granted for its slot."""
+        """End the task that has run longest. Return the grant for its slot."""
         grant = self.running.pop(0)
-        reply = self.scheduler.finish(
-            grant,
-            2,
-            [],
-            End(
-                State.COMPLETED,
-                "",
-                ("done", b"{}"),
-                Used(0, self.tokens[grant.task_id]),
-                self.scheduler.nonce(),
-                1,
-                ["m"],
-            ),
-        )
-        grants = self.scheduler.parse_finish(reply.result()).grants
+        grants = self.store.finish(grant, used=(0, self.tokens[grant.task_id]), want=1).grants
         self.running += grants
         return grants[0] if grants else None
 
@@ -127,7 +105,7 @@ def test_idle_flows_are_forgotten(world: World) -> None:
         service.turn()
     debts = world.keys("debts", queue="free_batch", model="m")
     assert world.call("ZCARD", debts) >= 1000
-    drive(service.scheduler.sweep())
+    service.store.sweep()
     assert world.call("ZCARD", debts) == 1000
     for _ in range(1500):
         service.submit("free_batch", "steady", 1)

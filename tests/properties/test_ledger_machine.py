@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import select
 from structlog.testing import capture_logs
-from tests.contract.store.store import World, drive
+from tests.contract.store.store import Accepted, Grant, Rejected, Store, World
 from tests.support.audit import audit
 from tests.support.databases import place_database
 from tests.support.lives import live
-from tests.support.pool import Pool
 from tests.support.records import tier_of
 from tests.support.servers import Server
 
@@ -43,7 +42,6 @@ from fairlane.gateway.records.reconciliation import BalanceReconciler
 from fairlane.gateway.records.usage import UsageTable
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.metrics import Recorder
-from fairlane.queues.tasks import Grant, QuotaShortfall, Rejection, State, Submitted
 
 DAY_MS = 86_400_000
 FAR_MS = 10**13
@@ -67,7 +65,7 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.world = World(self.server.socket_path)
         self.world.empty()
-        self.replicas = [Pool(self.world), Pool(self.world, "r2", set_up=False)]
+        self.replicas = [Store(self.world), Store(self.world, "r2", set_up=False)]
         self.replicas[0].configure(max_length=1000)
         self.folder = tempfile.TemporaryDirectory()
         place_database(Path(self.folder.name))
@@ -128,14 +126,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def stands(self, subject: str, window: str) -> tuple[int, int, int, int]:
         """There, held; used of the window, held of it."""
-        balance = drive(self.replicas[0].scheduler.balance(subject))
+        balance = self.replicas[0].known_balance(subject)
         if balance is None:
             return 0, 0, 0, 0
         return (
             balance.balance,
-            balance.held,
-            balance.windows.get(window, 0),
-            balance.reserved_of(window or "-"),
+            balance.reserved,
+            *balance.windows.get(window, (0, balance.raw.reserved_of(window or "-"))),
         )
 
     @staticmethod
@@ -185,11 +182,11 @@ class LedgerMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.submit_one(user, tokens, self.replicas[who], want)
 
-    def submit_one(self, user: str, tokens: tuple[int, int], pool: Pool, want: bool) -> None:
-        task, nonce, subject = f"t{next(self.numbers)}", pool.scheduler.nonce(), self.payer(user)
+    def submit_one(self, user: str, tokens: tuple[int, int], pool: Store, want: bool) -> None:
+        task, nonce, subject = f"t{next(self.numbers)}", pool.nonce(), self.payer(user)
         text, budget, window = self.budget()
 
-        def call() -> Submitted | Rejection:
+        def call() -> Any:
             return pool.submit(
                 task,
                 want=int(want),
@@ -205,16 +202,16 @@ class LedgerMachine(RuleBasedStateMachine):
         price = self.expected(tokens)
         there, held, used, window_held = before = self.stands(subject, window)
         answer = call()
-        if isinstance(answer, Rejection) and answer.reason == "no_balance":
+        if isinstance(answer, Rejected) and answer.reason == "no_balance":
             assert answer.unknown == (subject, window)
-            known = drive(pool.scheduler.balance(subject)) is not None
+            known = pool.known_balance(subject) is not None
             self.wrong |= known  # what it used of this window may be on its way to SQL
             self.runner.run(self.balances.load(subject, window))
             there, held, used, window_held = before = self.stands(subject, window)
             answer = call()
         available = max(there - held, 0) + max(budget - used - window_held, 0)
-        if isinstance(answer, Rejection):
-            assert answer == Rejection("quota", short=QuotaShortfall(price, available))
+        if isinstance(answer, Rejected):
+            assert (answer.reason, answer.needed, answer.available) == ("quota", price, available)
             assert price > available
             assert self.stands(subject, window) == before, "a refusal takes nothing"
             self.seen.add("refused")
@@ -236,7 +233,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def repeat(self, which: int) -> None:
         """The reply of a submit was lost: it comes again."""
         if self.again:
-            assert isinstance(self.again[-1 - which % len(self.again)](), Submitted)
+            assert isinstance(self.again[-1 - which % len(self.again)](), Accepted)
 
     @rule(who=st.integers(0, 1), want=st.integers(1, 4))
     def take(self, who: int, want: int) -> None:
@@ -276,14 +273,14 @@ class LedgerMachine(RuleBasedStateMachine):
         hold = record["reserved_credits"]
         subject = [f"k:{grant.user.partition('/')[0]}", f"u:{grant.user}"][hold[0] == "u"]
         window = hold.split(" ")[3]
-        balance = drive(pool.scheduler.balance(subject))
+        balance = pool.known_balance(subject)
         before, known = self.stands(subject, window), balance is not None and window in balance.windows
-        nonce = pool.scheduler.nonce()
+        nonce = pool.nonce()
         for _ in range(2 if twice else 1):
             answer = pool.finish(
                 grant,
                 seq + first,
-                state=State.FAILED if failed else State.COMPLETED,
+                state="failed" if failed else "completed",
                 used=used,
                 want=int(want),
                 nonce=nonce,
@@ -291,9 +288,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if answer.outcome == "ok":
             tokens = [max(number, 0) for number in (*used, 0, 0)[:4]]
             cost = 0 if failed else unpack(PRICE).cost(tokens[0], tokens[1], tokens[2], tokens[3])
-            expected = (
-                self.settled(before, hold, cost, known, balance.fields["generation"]) if balance else before
-            )
+            expected = self.settled(before, hold, cost, known, balance.generation) if balance else before
             if not answer.grants:
                 assert self.stands(subject, window) == expected
             held = sum(map(int, hold.split(" ")[1:3]))
@@ -465,10 +460,10 @@ class LedgerMachine(RuleBasedStateMachine):
         rows = {row[:3]: row for row in [*on_the_way, *self.rows()]}.values()
         for name in self.world.call("ZRANGE", self.world.keys("balances"), 0, -1):
             subject = name.decode()
-            balance = drive(self.replicas[0].scheduler.balance(subject))
+            balance = self.replicas[0].balance(subject)
             paid = [row for row in rows if row.subject == subject and row.kind == "task"]
             assert balance.balance - balance.granted == sum(row.amount for row in paid if row.fund == GRANTED)
-            for window, used in balance.windows.items():
+            for window, (used, _) in balance.windows.items():
                 of_it = [row for row in paid if row.fund[0] + str(row.ends) == window]
                 assert used == -sum(row.amount for row in of_it), (subject, window)
 

@@ -8,15 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.contract.store.store import World, drive
-from tests.support.pool import Pool
+from tests.contract.store.store import ANY_MODEL, MAX_TAKEN, Store, World
 from tests.support.servers import Server
-
-from fairlane.queues.keys import ANY_MODEL
-from fairlane.queues.rules import Value
-from fairlane.queues.scheduler import MAX_RENEWED, MAX_TAKEN
-from fairlane.queues.tasks import TaskSpec
-from fairlane.queues.versions import Version
 
 NAMES = 50_000
 INVENTED = 10_000
@@ -41,26 +34,8 @@ def commands_of(world: World, act: Callable[[], Any]) -> int:
     return sum(map(int, calls))
 
 
-def submit_many(pool: Pool, names: list[str]) -> None:
-    link = pool.world.link
-    calls = []
-
-    class Collects:
-        def run(self, name: str, *args: Any) -> None:
-            calls.append(link.words(name, *args))
-
-    scheduler = pool.scheduler
-    kept, scheduler._link = scheduler._link, Collects()  # type: ignore[assignment]
-    for n, name in enumerate(names):
-        scheduler.submit(TaskSpec(f"t{n}", name, "free", f"u{n % 100}", b"{}"), 0, f"n{n}")
-    scheduler._link = kept
-    for at in range(0, len(calls), 1000):
-        pool.world.connection.pipeline(calls[at : at + 1000])
-
-
-def reconfigure(pool: Pool, at: int) -> Any:
-    queues: dict[str, dict[str, Value]] = {"free": {"weight": float(at)}}
-    return drive(pool.scheduler.configure(queues, {}, Version(at, at)))
+def reconfigure(pool: Store, at: int) -> None:
+    pool.apply(queues={"free": {"weight": float(at)}}, version=(at, at))
 
 
 @pytest.mark.slow
@@ -68,10 +43,11 @@ def test_invented_names_cost_a_sweep_and_a_configuration_nothing(world: World) -
     costs = {}
     for names in (1, INVENTED):
         world.empty()
-        pool = Pool(world, set_up=False)
+        pool = Store(world, set_up=False)
         reconfigure(pool, 1)
         pool.offer(ANY_MODEL)
-        submit_many(pool, [f"name {n % names}" for n in range(INVENTED)])
+        for n in range(INVENTED):
+            pool.submit(f"t{n}", f"name {n % names}", user=f"u{n % 100}")
         assert world.call("HGET", world.keys("queue", queue="free"), "waiting") == str(INVENTED).encode()
         pool.sweep()
         world.advance(1000)
@@ -83,7 +59,7 @@ def test_invented_names_cost_a_sweep_and_a_configuration_nothing(world: World) -
 
 def test_names_that_are_there_already_are_gone_through_in_bounded_passes(world: World) -> None:
     """As an older version left them, or as so many real models would be."""
-    pool = Pool(world, set_up=False)
+    pool = Store(world, set_up=False)
     reconfigure(pool, 1)
     pool.offer("m")
     for at in range(0, NAMES, 1000):
@@ -111,53 +87,21 @@ def test_names_that_are_there_already_are_gone_through_in_bounded_passes(world: 
     assert world.call("HGET", world.keys("pool"), "ruling") is None, "the change has reached all of them"
 
 
-def test_a_change_of_a_queue_reaches_all_models_in_the_end(world: World) -> None:
-    """Tasks that run already count for a rule; those of very many models do so after some passes."""
-    pool = Pool(world, set_up=False)
-    pool.configure()
-    pool.sweep()
-    models = [f"m{n}" for n in range(700)]
-    pool.offer(*models)
-    for model in models:
-        pool.submit(model, model, want=1, user=model)
-
-    def counted() -> int:
-        return sum(pool.record(model)["account"].endswith(" 1") for model in models)
-
-    assert counted() == 0
-    pool.set_queue("free", max_running=5000)
-    assert 499 <= counted() < 700, "(nothing of `m` runs)"
-    for _ in range(2):
-        pool.pass_time(1000)
-    assert counted() == 700
-
-
 def test_one_take_grants_a_bounded_number_and_the_next_continues(world: World) -> None:
-    pool = Pool(world)
+    pool = Store(world)
     for n in range(1024):
         pool.submit(f"t{n}")
     taken = [len(pool.take(want=1024)) for _ in range(17)]
     assert taken == [MAX_TAKEN] * 16 + [0]
 
 
-def test_many_renewals_are_several_short_calls(world: World) -> None:
-    pool = Pool(world)
-    for n in range(1300):
-        pool.submit(f"t{n}", user=f"u{n}", linger_ms=10_000)
+def test_many_leases_are_renewed_with_many_readers(world: World) -> None:
+    pool = Store(world)
+    tasks = [f"t{n}" for n in range(1300)]
+    for task in tasks:
+        pool.submit(task, user=task, linger_ms=10_000)
     grants = [grant for _ in range(11) for grant in pool.take(want=MAX_TAKEN)]
-    sizes = []
-    run = world.link.run
-
-    def watched(name: str, *args: Any) -> Any:
-        sizes.append(int(args[2]) + len(args) - 3 - 6 * int(args[2]))
-        return run(name, *args)
-
-    world.link.run = watched  # type: ignore[method-assign]
-    readers = [f"t{n}" for n in range(1300)]
-    before = {task: int(pool.record(task)["linger_at"]) for task in readers}
     world.advance(500)
-    assert pool.renew(*grants, read=readers) == [1] * len(grants)
-    assert sum(sizes) == len(grants) + len(readers)
-    assert max(sizes) <= MAX_RENEWED
-    assert all(int(pool.record(task)["linger_at"]) == before[task] + 500 for task in readers)
+    assert pool.renew(*grants, read=tasks) == [1] * len(grants)
+    assert set(pool.slots().values()) == {15_000}
     assert pool.renew() == []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fairlane.queues.tasks import EventFields, Grant
+from tests.contract.store.store import Grant
 
 
 class History:
@@ -28,16 +28,16 @@ class Written:
     def __init__(self, grant: Grant) -> None:
         self.closed = False
         self._first = grant.start_seq + 1
-        self._events: list[EventFields] = []
+        self._events: list[bytes] = []
 
     @property
     def next_seq(self) -> int:
         return self._first + len(self._events)
 
-    def add(self, events: Sequence[EventFields]) -> None:
+    def add(self, events: Sequence[bytes]) -> None:
         """These were acknowledged."""
         self._events += events
 
-    def behind(self, top: int) -> list[EventFields]:
+    def behind(self, top: int) -> list[bytes]:
         """What it has written behind a place of the log."""
         return self._events[top + 1 - self._first :]

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
+import msgspec
 from tests.support.direct import Connection, DirectLink, Subscription
 
 from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
@@ -20,12 +21,14 @@ from fairlane.queues.credits import Funds
 from fairlane.queues.failures import FAILURES
 from fairlane.queues.keys import ANY_MODEL, Keys, pool_prefix
 from fairlane.queues.limits import pack as pack_limits
-from fairlane.queues.overrides import Actor
+from fairlane.queues.overrides import ALL, Actor, Override, OverrideStore
+from fairlane.queues.overrides import Rejected as NotWritten
 from fairlane.queues.rules import Value
 from fairlane.queues.scheduler import MAX_TAKEN, Ends, Limits, Scheduler
 from fairlane.queues.store.link import Arg, RedisLink
 from fairlane.queues.store.scripts import load_scripts
 from fairlane.queues.tasks import Append, End, Fragment, Repair, TaskSpec, Used
+from fairlane.queues.versions import Version
 
 __all__ = ["ANY_MODEL", "FAILURES", "MAX_TAKEN"]
 
@@ -248,9 +251,28 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Overridden:
+    """An override, or the reason why it was not written."""
+
+    rejected: str = ""
+    other: str = ""
+    """With `conflict`: the override that it conflicts with."""
+    id: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    percent: int = 0
+    until_ms: int = 0
+    status: str = ""
+    created_by: str = ""
+    created_ms: int = 0
+
+
+@dataclass(frozen=True)
 class Balance:
+    granted: int
     balance: int
     reserved: int
+    generation: str
+    """Another one for each time that the balance was loaded."""
     windows: dict[str, tuple[int, int]]
     """What was spent of a window, and what is reserved of it."""
     raw: Any = field(compare=False, repr=False)
@@ -490,14 +512,17 @@ class Store:
         *,
         queues: Mapping[str, Mapping[str, Value]] | None = None,
         models: Mapping[str, Mapping[str, Value]] | None = None,
-    ) -> None:
-        """Replace the whole configuration."""
-        drive(self.scheduler.configure(queues or {}, models or {}))
+        version: tuple[int, int] = (0, 0),
+    ) -> tuple[str, str]:
+        """Replace the whole configuration, of a file modified and read at these times, ms. Return 'set', 'same' or 'older'
+        and the replica that brought the configuration in effect."""
+        found = drive(self.scheduler.configure(queues or {}, models or {}, Version(*version)))
+        return found.outcome, found.effective.replica
 
-    def set_queue(self, name: str, **values: Value) -> tuple[dict[str, Value], dict[str, Value]]:
-        """Override settings of a queue. Return their values before and after."""
+    def set_queue(self, name: str, **values: Value) -> tuple[dict[str, Value], dict[str, Value]] | None:
+        """Override settings of a queue. Return their values before and after, or None if the queue is unknown."""
         change = drive(self.scheduler.override("queue", name, values, OPERATOR))
-        return change.before, change.after
+        return (change.before, change.after) if change else None
 
     def set_model(self, name: str = "m", **values: Value) -> tuple[dict[str, Value], dict[str, Value]]:
         """Override settings of a model. Return their values before and after."""
@@ -812,6 +837,10 @@ class Store:
         found = self.task(task_id)
         return found.state, found.code
 
+    def record(self, task_id: str) -> dict[str, str]:
+        """The fields of a record as they are stored, for audits alone."""
+        return _fields(self.world.call("HGETALL", self.world.keys("task", id=task_id)))
+
     def payload(self, task_id: str) -> bytes | None:
         return cast(bytes | None, drive(self.scheduler.payload(task_id)))
 
@@ -904,6 +933,50 @@ class Store:
         gone: int = self.world.link.run("confirm_archived", "sql", *pairs).result()
         return gone
 
+    def audit_log(self) -> list[dict[str, Any]]:
+        """Entries of the audit log on their way to SQL: id, who, address, action, target, before and after."""
+        names = ("id", "who", "address", "action", "target", "before", "after")
+        packed = [fields[1] for _, fields in self._outbox() if fields[0] == b"audit"]
+        entries = [dict(zip(names, msgspec.msgpack.decode(one), strict=True)) for one in packed]
+        return [
+            {**one, "before": json.loads(one["before"]), "after": json.loads(one["after"])} for one in entries
+        ]
+
+    # ---- overrides ----------
+
+    def create_override(
+        self, id: str, target: Literal["queue", "model", "route"], name: str, values: Mapping[str, Any],
+        *, percent: int = ALL, until_ms: int = 0, check: bool = False,
+    ) -> Overridden:  # fmt: skip
+        override = Override(target, name, values, percent, until_ms, id=id)
+        return _overridden(drive(self._overrides.create(override, OPERATOR, check=check)))
+
+    def update_override(self, id: str, **values: int) -> Overridden:
+        """Change `percent` or `until_ms`."""
+        return _overridden(drive(self._overrides.update(id, OPERATOR, **values)))
+
+    def roll_back(self, id: str) -> Overridden:
+        return _overridden(drive(self._overrides.roll_back(id, OPERATOR)))
+
+    def promote(self, id: str) -> Overridden:
+        return _overridden(drive(self._overrides.promote(id, OPERATOR)))
+
+    def overrides(self) -> list[Overridden]:
+        """All overrides, those that win last."""
+        return [_overridden(one) for one in drive(self._overrides.all()).overrides]
+
+    def overrides_version(self) -> bytes:
+        """The version of the overrides, which each sweep returns."""
+        versions: list[bytes] = []
+        self.scheduler.on_overrides = versions.append
+        self.sweep()
+        assert versions[0] == drive(self._overrides.all()).version
+        return versions[0]
+
+    @property
+    def _overrides(self) -> OverrideStore:
+        return OverrideStore(cast(RedisLink, self.world.link))
+
     # ---- limits and credits ----------
 
     def left(
@@ -926,9 +999,17 @@ class Store:
         return known
 
     def balance(self, subject: str = "k:acme") -> Balance:
+        found = self.known_balance(subject)
+        assert found is not None, subject
+        return found
+
+    def known_balance(self, subject: str) -> Balance | None:
+        """Return None if SQL alone knows it."""
         found = drive(self.scheduler.balance(subject))
+        if found is None:
+            return None
         windows = {name: (spent, found.reserved_of(name)) for name, spent in found.windows.items()}
-        return Balance(found.balance, found.held, windows, found)
+        return Balance(found.granted, found.balance, found.held, found.fields["generation"], windows, found)
 
     def due_balances(
         self, most: int = 10, pause_ms: int = 60_000, *, all_due: bool = False
@@ -1067,12 +1148,17 @@ def next_stage(
 
 
 def last_stage(
-    state: str = "completed", code: str = "", *, blamed: tuple[int, str] | None = None, **more: Any
+    state: str = "completed",
+    code: str = "",
+    *,
+    data: bytes = b'{"end":1}',
+    blamed: tuple[int, str] | None = None,
+    **more: Any,
 ) -> ChainEnd:
     """The end of a chain. `blamed`: the stage that could not begin."""
     kind = "done" if state == "completed" else "error"
     stage = chains.Stage(*blamed) if blamed else None
-    return ChainEnd(tasks.State(state), code, (kind, b'{"end":1}'), stage, **more)
+    return ChainEnd(tasks.State(state), code, (kind, data), stage, **more)
 
 
 def part_of(chain: str, stage: int, part: int) -> str:
@@ -1125,6 +1211,13 @@ def _answer(found: tasks.Submitted | tasks.ExistingTask | tasks.Rejection) -> An
 
 def _ended(found: tasks.Ended) -> Ended:
     return Ended(found.outcome, found.state, found.event_id, found.kind, found.data, dict(found.retry_at))
+
+
+def _overridden(found: Override | NotWritten) -> Overridden:
+    if isinstance(found, NotWritten):
+        return Overridden(found.reason, found.other)
+    names = ("id", "values", "percent", "until_ms", "status", "created_by", "created_ms")
+    return Overridden(**{name: getattr(found, name) for name in names})
 
 
 def _task(record: tasks.Record | None) -> Task | None:

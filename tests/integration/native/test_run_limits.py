@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from tests.support.pool import OPS
+from tests.contract.store.store import OPERATOR
 from tests.support.talk import Talk
 
 from fairlane.streaming.events import WAITED_FOR
@@ -56,7 +56,7 @@ async def test_a_timeout_says_in_every_api_what_the_task_waited_for(gateway: Sta
     ):
         await talk.warm(worker, "m")
         if waited_for != "model":
-            await talk.served.gateway.scheduler.override("model", "m", {"paused": True}, OPS)
+            await talk.served.gateway.scheduler.override("model", "m", {"paused": True}, OPERATOR)
         calls = [
             talk.later(talk.http.post(path, json={"model": "m", **body}, headers=timeout))
             for path, body in (

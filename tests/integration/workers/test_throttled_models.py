@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 import respx
-from tests.support.pool import OPS
+from tests.contract.store.store import OPERATOR
 from tests.support.rawworkers import Callers, RawWorker, callers_of, key, until_workers, worker_v2
 from tests.support.serving import Served, serving, until
 
@@ -29,7 +29,7 @@ REFUSED = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 429}
 
 async def change(served: Served, model: str = "m", **values: Value) -> None:
     """Change a model's settings while the gateway runs."""
-    await served.gateway.scheduler.override("model", model, values, OPS)
+    await served.gateway.scheduler.override("model", model, values, OPERATOR)
 
 
 async def record(served: Served, task_id: str) -> dict[str, str]:

@@ -2,8 +2,7 @@
 
 import msgspec
 import pytest
-from tests.contract.store.store import World, drive
-from tests.support.pool import Pool
+from tests.contract.store.store import Store, World
 
 from fairlane.queues.metrics import (
     MAX_MODELS,
@@ -100,14 +99,14 @@ def test_refused_names_that_callers_make_up_do_not_become_known() -> None:
 # ---- what the scheduler tells by itself ----------
 
 
-def told(pool: Pool) -> Recorder:
+def told(pool: Store) -> Recorder:
     metrics = pool.scheduler.metrics
     assert isinstance(metrics, Recorder)
     return metrics
 
 
 def test_a_cancelled_task_is_counted_once_where_it_was_cancelled(world: World) -> None:
-    here, there = Pool(world), Pool(world, "r2", set_up=False)
+    here, there = Store(world), Store(world, "r2", set_up=False)
     here.run("running", queue="paid")
     here.submit("waiting")
     world.advance(4000)
@@ -125,7 +124,7 @@ def test_a_cancelled_task_is_counted_once_where_it_was_cancelled(world: World) -
 
 
 def test_tasks_that_the_sweep_ends_or_requeues_are_counted(world: World) -> None:
-    pool = Pool(world)
+    pool = Store(world)
     pool.submit("late", timeout_ms=5000)
     pool.submit("impatient", wait_ms=5000, queue="paid")
     pool.pass_time(6000)
@@ -141,11 +140,11 @@ def test_tasks_that_the_sweep_ends_or_requeues_are_counted(world: World) -> None
 
 
 def test_returns_cooldowns_and_the_end_of_a_requeue_are_counted(world: World) -> None:
-    pool = Pool(world)
+    pool = Store(world)
     pool.requeue(pool.run("a"))
     world.advance(1000)
     (grant,) = pool.take()
-    drive(pool.scheduler.requeue(grant, "429", cause="declined", begun=False, hold_ms=500))
+    pool.requeue(grant, "declined", hold_ms=500)
     world.advance(1000)
     (grant,) = pool.take()
     pool.append(grant, 4)

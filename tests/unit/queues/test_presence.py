@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tests.contract.store.store import World
-from tests.support.pool import Pool
+from tests.contract.store.store import Store, World
 
 from fairlane.queues.inspect.presence import MAX_PER_MESSAGE, Presence, PresenceUpdate, read_presence
 
@@ -53,7 +52,7 @@ def test_everything_is_published_again_to_a_store_that_may_have_lost_data() -> N
 
 
 def test_the_store_keeps_and_counts_what_was_published(world: World) -> None:
-    pool = Pool(world)
+    pool = Store(world)
 
     def present(told: dict[str, bytes], gone: tuple[str, ...] = (), *, anew: bool = False) -> int:
         count: int = pool.scheduler.update_presence(PresenceUpdate(told, list(gone), anew), 15_000).result()

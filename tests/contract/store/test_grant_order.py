@@ -6,14 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.contract.store.store import World, drive
+from tests.contract.store.store import Grant, Store, World
 from tests.support.fair_model import FairModel, Task
-from tests.support.pool import OPS
 from tests.support.servers import Server
 
-from fairlane.queues.rules import Value
-from fairlane.queues.tasks import End, Fragment, Grant, State, TaskSpec, Used
-
+Value = str | int | float | bool | None
 LONG = os.environ.get("FAIRLANE_LONG") == "1"
 WEIGHTS = {"paid_stream": 3.0, "free_batch": 1.0}
 USERS = ("ann", "ü:b", "zoe")
@@ -76,17 +73,15 @@ class Both:
     """The scripts and the model, told the same."""
 
     def __init__(self, world: World, limit: int, unit: str) -> None:
-        self.world, self.scheduler = world, world.scheduler("r1")
+        self.world, self.store = world, Store(world, set_up=False)
         self.model = FairModel(WEIGHTS, limit, unit)
-        drive(
-            self.scheduler.configure(
-                {q: {"weight": w} for q, w in WEIGHTS.items()},
-                {"m": {"concurrency": limit or None, "cost": unit}},
-            )
+        self.store.apply(
+            queues={q: {"weight": w} for q, w in WEIGHTS.items()},
+            models={"m": {"concurrency": limit or None, "cost": unit}},
         )
         order = [queue.decode() for queue in world.call("SMEMBERS", world.keys("queues"))]
         self.model.lanes = {queue: self.model.lanes[queue] for queue in order}
-        self.scheduler.offer(["m"], [], 10**9, 0)
+        self.store.offer("m", hold_ms=10**9)
         self.running: list[tuple[Grant, Task]] = []
         self.waiting: list[Task] = []
         self.number = 0
@@ -103,48 +98,29 @@ class Both:
         task_id, want = f"t{self.number:06d}", int(take)
         order = round(self.world.now_us / 1000 - 2000 * priority, 3)
         task = Task(task_id, q, u, order, size, most, weight)
-        spec = TaskSpec(
-            task_id, "m", q, u, b"{}", priority=priority, weight=weight, estimated_input=size, max_output=most
-        )
-        reply = self.scheduler.parse_submit(
-            self.scheduler.submit(spec, want, self.scheduler.nonce()).result()
-        )
+        answer = self.store.accept(
+            task_id, queue=q, user=u, want=want, priority=priority, weight=weight,
+            estimated_input=size, max_output=most,
+        )  # fmt: skip
         self.model.submit(task)
         self.waiting.append(task)
-        self.compare(reply.grants, want)  # type: ignore[union-attr]
+        self.compare(answer.grants, want)
 
     def take(self, want: int) -> None:
-        reply = self.scheduler.take(["m"], want, self.scheduler.nonce())
-        self.compare(self.scheduler.parse_take(reply.result()).grants, want)
+        self.compare(self.store.take(want=want), want)
 
     def finish(self, which: int, used: int, take: bool) -> None:
         if not self.running:
             return
         grant, task = self.running.pop(which % len(self.running))
-        reply = self.scheduler.finish(
-            grant,
-            2,
-            [],
-            End(
-                State.COMPLETED,
-                "",
-                ("done", b"{}"),
-                Used(task.cost_in, used),
-                self.scheduler.nonce(),
-                int(take),
-                ["m"],
-            ),
-        )
+        grants = self.store.finish(grant, used=(task.cost_in, used), want=int(take)).grants
         self.model.end(task, task.cost_in, used, ran_ms=self.world.now_ms - grant.granted_ms)
-        self.compare(self.scheduler.parse_finish(reply.result()).grants, int(take))
+        self.compare(grants, int(take))
 
     def cancel(self, which: int) -> None:
         if self.waiting:
             task = self.waiting.pop(which % len(self.waiting))
-            end = Fragment(b'"by":"client"', "")
-            drive(
-                self.scheduler.cancel(task.id, state=State.CANCELLED, kind="cancelled", end=end, why="client")
-            )
+            self.store.cancel(task.id)
             self.model.cancel(task)
 
     def wait(self, ms: int) -> None:
@@ -153,25 +129,25 @@ class Both:
     def requeue(self, which: int) -> None:
         if self.running:
             grant, task = self.running.pop(which % len(self.running))
-            drive(self.scheduler.requeue(grant, "gone", cause="declined", begun=False))
+            self.store.requeue(grant, "declined")
             self.model.requeue(task)
             self.waiting.append(task)
 
     def renew(self, which: int, output: int) -> None:
         if self.running:
             grant, task = self.running[which % len(self.running)]
-            assert drive(self.scheduler.renew([(grant, "w", True, output)])) == [1]
+            assert self.store.renew(grant, output=output) == [1]
             self.model.renew(task, output, self.world.now_ms - grant.granted_ms)
 
     def set_queue(self, queue: str, change: tuple[str, Value]) -> None:
-        drive(self.scheduler.override("queue", queue, dict([change]), OPS))
+        self.store.set_queue(queue, **dict([change]))
         name, value = change
         counts = name in ("max_running", "reserved")
         setattr(self.model.lanes[queue], name, (value or 0) if counts else value)
         self.model.rules_changed()
 
     def set_model(self, change: tuple[str, Value]) -> None:
-        drive(self.scheduler.override("model", "m", dict([change]), OPS))
+        self.store.set_model(**dict([change]))
         match change:
             case "concurrency", limit:
                 self.model.limit = int(limit or 0)

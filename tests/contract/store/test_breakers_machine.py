@@ -6,14 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
-from tests.contract.store.store import drive
-from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live_counted
+from tests.contract.store.store import ANY_MODEL
+from tests.contract.store.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live_counted
 from tests.support.audit import PROBES, Snapshot
-from tests.support.pool import OPS
 from tests.support.servers import Server
-
-from fairlane.queues.keys import ANY_MODEL
-from fairlane.queues.tasks import State
 
 FAR = 1 << 60
 
@@ -26,7 +22,7 @@ class BreakersLife(Life):
     def low_bounds(self, failures: int, open_ms: int) -> None:
         for model in MODELS:
             for setting, value in (("breaker_failures", failures), ("breaker_open_ms", open_ms)):
-                drive(self.replicas[0].scheduler.override("model", model, {setting: value}, OPS))
+                self.replicas[0].store.set_model(model, **{setting: value})
 
     @rule(who=WHO, times=st.integers(1, 4))
     def fail_in_a_row(self, who: int, times: int) -> None:
@@ -34,7 +30,7 @@ class BreakersLife(Life):
             self.finish(
                 who=who,
                 which=0,
-                state=State.FAILED,
+                state="failed",
                 events=0,
                 used=(0, 0),
                 want=False,
@@ -79,7 +75,7 @@ class BreakersLife(Life):
     )
     def force(self, which: int, upstream: str, state: Any) -> None:
         with contextlib.suppress(LookupError):
-            drive(self.replicas[0].scheduler.force_breaker(MODELS[which], upstream, state, OPS))
+            self.replicas[0].store.force_breaker(MODELS[which], upstream, state)
 
     # ---- what always holds ----------
 
@@ -127,6 +123,7 @@ class BreakersLife(Life):
         super().leave_nothing()
 
 
+@pytest.mark.feature("breakers", "overrides")
 @pytest.mark.timeout(0)
 def test_any_life_of_a_pool_with_failing_upstreams_keeps_the_promises(
     redis_server: Server, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

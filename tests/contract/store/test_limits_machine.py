@@ -13,14 +13,12 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.contract.store.store import World, drive
+from tests.contract.store.store import Grant, Rejected, Store, World
 from tests.support.audit import audit
 from tests.support.lives import live
-from tests.support.pool import Pool
 from tests.support.servers import Server
 
-from fairlane.queues.limits import RATES, pack
-from fairlane.queues.tasks import Grant, Rejection, State, Submitted
+from fairlane.queues.limits import RATES
 
 MINUTE_US, DAY_US = 60_000_000, 86_400_000_000
 PERIODS = {setting: MINUTE_US if setting.endswith("minute") else DAY_US for setting in RATES}
@@ -101,7 +99,7 @@ class LimitsMachine(RuleBasedStateMachine):
         super().__init__()
         self.world = World(self.server.socket_path)
         self.world.empty()
-        self.replicas = [Pool(self.world), Pool(self.world, "r2", set_up=False)]
+        self.replicas = [Store(self.world), Store(self.world, "r2", set_up=False)]
         self.replicas[0].configure(max_length=1000)
         for pool in self.replicas:
             pool.offer("m", "m2", hold_ms=FAR_MS)
@@ -143,36 +141,36 @@ class LimitsMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.submit_one(user, model, tokens, self.replicas[who], want)
 
-    def submit_one(self, user: str, model: str, tokens: tuple[int, int], pool: Pool, want: bool) -> None:
+    def submit_one(self, user: str, model: str, tokens: tuple[int, int], pool: Store, want: bool) -> None:
         of_key, of_user = self.limits
-        task_id, nonce = f"t{next(self.numbers)}", pool.scheduler.nonce()
+        task_id, nonce = f"t{next(self.numbers)}", pool.nonce()
         said: dict[str, Any] = {
             "user": user,
             "estimated_input": tokens[0],
             "max_output": tokens[1],
-            "key_limits": pack(of_key),
-            "user_limits": pack(of_user),
+            "key_limits": of_key,
+            "user_limits": of_user,
             "keep_ms": FAR_MS,
         }
 
-        def call() -> Submitted | Rejection:
+        def call() -> Any:
             return pool.submit(task_id, model, want=int(want), nonce=nonce, **said)
 
         before = self.left(user)
         answer = call()
         task, longest = self.weigh(user, tokens, self.expected(model, user, tokens))
-        if isinstance(answer, Rejection):
+        if isinstance(answer, Rejected):
             type(self).refusals += 1
             for subject, bucket in task.buckets.items():
                 if bucket.moved:
                     self.buckets[subject] = bucket
             assert answer.reason == "rate_limited"
-            assert answer.reached is not None
+            assert answer.reached
             assert self.left(user) == before, "a refusal uses up nothing"
-            if answer.reached.setting == "max_waiting":
+            if answer.reached["setting"] == "max_waiting":
                 assert longest == 0
-                subject = f"u:{user}" if answer.reached.of_user else f"k:{user.partition('/')[0]}"
-                assert self.waiting(subject) == answer.reached.used >= answer.reached.limit
+                subject = f"u:{user}" if answer.reached["of_user"] else f"k:{user.partition('/')[0]}"
+                assert self.waiting(subject) == answer.reached["used"] >= answer.reached["limit"]
             else:
                 assert longest > 0
                 assert answer.retry_ms == -(-longest // 1000)
@@ -220,7 +218,7 @@ class LimitsMachine(RuleBasedStateMachine):
         """The reply of a submit was lost: it comes again."""
         if self.again:
             answer = self.again[-1 - which % len(self.again)]()
-            assert isinstance(answer, Submitted)
+            assert not isinstance(answer, Rejected)
 
     @rule(who=st.integers(0, 1), want=st.integers(1, 4))
     def take(self, who: int, want: int) -> None:
@@ -242,7 +240,7 @@ class LimitsMachine(RuleBasedStateMachine):
             return
         pool, grant = self.replicas[which % 2], self.grants.pop(which % len(self.grants))
         pool.renew(*self.grants, grant)
-        nonce = pool.scheduler.nonce()
+        nonce = pool.nonce()
         ended = pool.state(grant.task_id) != "executing"
         for _ in range(2 if twice else 1):
             answer = pool.finish(grant, used=used, want=int(want), models=["m", "m2"], nonce=nonce)
@@ -326,8 +324,8 @@ class LimitsMachine(RuleBasedStateMachine):
 
     def left(self, user: str) -> dict[tuple[bool, str], int]:
         of_key, of_user = self.limits
-        found = drive(self.replicas[0].scheduler.allowance(user, pack(of_key), pack(of_user)))
-        return {(one.of_user, one.setting): one.remaining for one in found}
+        found = self.replicas[0].left(user, key_limits=of_key, user_limits=of_user)
+        return {(name.startswith("user "), name.removeprefix("user ")): left for name, left in found.items()}
 
     @invariant()
     def each_limit_has_as_much_left_as_the_model_says(self) -> None:
@@ -345,7 +343,7 @@ class LimitsMachine(RuleBasedStateMachine):
                         assert found[of_user, setting] == expected, (user, setting)
                     elif setting == "max_running":
                         assert found[of_user, setting] <= limit
-        running = [grant for grant in self.grants if self.replicas[0].state(grant.task_id) == State.EXECUTING]
+        running = [grant for grant in self.grants if self.replicas[0].state(grant.task_id) == "executing"]
         assert len({grant.task_id for grant in running}) == len(running)
 
 
@@ -354,6 +352,7 @@ def machine(redis_server: Server) -> type[LimitsMachine]:
     return type("LimitsHere", (LimitsMachine,), {"server": redis_server})
 
 
+@pytest.mark.feature("limits")
 @pytest.mark.timeout(0)
 def test_any_life_of_limits_is_as_the_model_says(
     machine: type[LimitsMachine], request: pytest.FixtureRequest

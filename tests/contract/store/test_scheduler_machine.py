@@ -14,12 +14,28 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.contract.store.store import World, drive, fragment
+from tests.contract.store.store import (
+    ANY_MODEL,
+    Accepted,
+    Chain,
+    Existing,
+    Grant,
+    Rejected,
+    RetryAt,
+    Store,
+    World,
+    fallbacks,
+    idempotency_key,
+    last_stage,
+    next_stage,
+    part_of,
+    price,
+)
 from tests.support.audit import (
     TERMINAL,
     UNKNOWN,
@@ -30,52 +46,22 @@ from tests.support.audit import (
     settled_costs,
     subjects_of,
 )
-from tests.support.direct import Subscription
 from tests.support.history import History, Written
 from tests.support.lives import live
-from tests.support.pool import OPS
 from tests.support.servers import Server
 
-from fairlane.queues import idempotency
-from fairlane.queues.chains import (
-    Chain,
-    ChainEnd,
-    ChainStart,
-    Part,
-    Stage,
-    StageEntry,
-    Step,
-    part_id,
-    running,
-)
-from fairlane.queues.credits import Funds
-from fairlane.queues.keys import ANY_MODEL, KEYS
-from fairlane.queues.limits import RATES, pack
-from fairlane.queues.rules import Kind, Value
-from fairlane.queues.scheduler import Limits, Scheduler
-from fairlane.queues.tasks import (
-    Append,
-    ClosedUpstreams,
-    End,
-    EventFields,
-    ExistingTask,
-    Fragment,
-    Grant,
-    Rejection,
-    Repair,
-    RetryAt,
-    State,
-    Submitted,
-    TaskSpec,
-    Used,
-)
+from fairlane.queues.keys import KEYS
+from fairlane.queues.limits import RATES
 from fairlane.queues.windows import read_windows
 
+Value = str | int | float | bool | None
+Limited = dict[str, int]
+Kind = Literal["queue", "model"]
 MODELS = ("llama:7b é", "m2")
 QUEUES = ("paid_stream", "free_batch")
 USERS = ("u", "k/x:y:z", "k/ü")
-FALLBACKS = ((MODELS[1], "1 1 1 1 1"), (MODELS[0], ""), ("nobody's", "9 9 9 9 9"))
-"""Models that tasks may go on to, in this order, with what they cost there."""
+FALLBACKS = {MODELS[1]: price(1, 1, 1, 1, 1), MODELS[0]: "", "nobody's": price(9, 9, 9, 9, 9)}
+"""Models that tasks may fall back to, in this order, with their prices."""
 REPLICAS: tuple[tuple[tuple[str, ...], int], ...] = ((MODELS, 3), ((ANY_MODEL,), 2), (MODELS[:1], 1))
 """Models and slots of each."""
 WHO = st.integers(0, len(REPLICAS) - 1)
@@ -102,27 +88,24 @@ MODEL_CHANGES: tuple[tuple[str, tuple[Value, ...]], ...] = (
     ("max_waiting_per_user", (None, 1)),
     ("paused", (None, None, False, True)),
 )
-USER_LIMITS: tuple[tuple[str, str], ...] = (
-    ("", ""),
-    (pack({"max_running": 1}), ""),
-    (pack({"max_running": 2, "max_waiting": 3}), pack({"max_running": 1})),
-    ("", pack({"max_waiting": 1, "tokens_per_minute": 100_000})),
-    (
-        pack({"requests_per_minute": 6, "tokens_per_day": 9000}),
-        pack({"requests_per_day": 8, "max_running": 2}),
-    ),
+USER_LIMITS: tuple[tuple[Limited, Limited], ...] = (
+    ({}, {}),
+    ({"max_running": 1}, {}),
+    ({"max_running": 2, "max_waiting": 3}, {"max_running": 1}),
+    ({}, {"max_waiting": 1, "tokens_per_minute": 100_000}),
+    ({"requests_per_minute": 6, "tokens_per_day": 9000}, {"requests_per_day": 8, "max_running": 2}),
 )
 """Of a key, and of each of its users."""
 QUOTAS = ("", "k", "u")
 NAMES = (
     *("", "", ""),
-    idempotency.pack("one", "asked", 3_600_000, 3, 3_600_000),
-    idempotency.pack("one", "otherwise", 3_600_000, 3, 3_600_000),
-    idempotency.pack("other", "asked", 3_600_000, 3, 3_600_000),
+    idempotency_key("one", "asked", 3_600_000, most=3, period_ms=3_600_000),
+    idempotency_key("one", "otherwise", 3_600_000, most=3, period_ms=3_600_000),
+    idempotency_key("other", "asked", 3_600_000, most=3, period_ms=3_600_000),
 )
 """Idempotency keys, with the fingerprint of what is asked; of new ones a user may bring three in an hour."""
-PRICE, FUNDS = "900000 1 1500000 1 3", Funds(granted=1_000_000, grants=1)
-"""What tasks cost, and what there is to pay for them: enough for all but those that may write much."""
+PRICE, FUNDS = price(900_000, 1, 1_500_000, 1, 3), 1_000_000
+"""The price of tasks, and the balance: enough for all but those that may write much."""
 SETTINGS: tuple[tuple[Kind, str, str, tuple[Value, ...]], ...] = (
     *(("queue", name, *change) for name in QUEUES for change in QUEUE_CHANGES),
     *(("model", name, *change) for name in MODELS for change in MODEL_CHANGES),
@@ -141,11 +124,8 @@ def after_gaps(shot: Snapshot, task: str, at: int, began: str, most: int) -> int
 
 
 def lease_end_of(shot: Snapshot, task: str, lease_end: int) -> int:
-    limits = Limits()
     running = shot.one("task", task)["state"] == "executing"
-    return after_gaps(
-        shot, task, lease_end, "granted_at", limits.lease_ms if running else limits.stop_grace_ms
-    )
+    return after_gaps(shot, task, lease_end, "granted_at", 15_000 if running else 60_000)
 
 
 def left_by(shot: Snapshot, task: str) -> int:
@@ -163,8 +143,7 @@ class Replica:
     """What one gateway knows: its workers' slots, the grants it holds, the wake-ups it has not looked at."""
 
     name: str
-    scheduler: Scheduler
-    ears: Subscription
+    store: Store
     models: tuple[str, ...]
     slots: int
     upstream: str = ""
@@ -274,15 +253,14 @@ class Life(RuleBasedStateMachine):
 
     def birth(self, models: tuple[str, ...], slots: int, upstream: str) -> None:
         name = f"r{next(self.numbers)}"
-        ears = Subscription(self.server.socket_path, self.world.keys.channel(name))
-        self.replicas.append(Replica(name, self.world.scheduler(name), ears, models, slots, upstream))
+        store = Store(self.world, name, set_up=False)
+        store.heard()
+        self.replicas.append(Replica(name, store, models, slots, upstream))
 
     def teardown(self) -> None:
         try:
             self.leave_nothing()
         finally:
-            for replica in self.replicas:
-                replica.ears.close()
             self.world.close()
 
     # ---- what may happen ----------
@@ -292,12 +270,12 @@ class Life(RuleBasedStateMachine):
         user_limits=st.sampled_from(USER_LIMITS),
         quota=st.sampled_from(QUOTAS),
     )
-    def begin(self, limits: tuple[int, int], user_limits: tuple[str, str], quota: str) -> None:
+    def begin(self, limits: tuple[int, int], user_limits: tuple[Limited, Limited], quota: str) -> None:
         self.configure(limits)
         self.limit(user_limits, quota)
         for replica in self.replicas:
             self.offer(replica)
-        drive(self.replicas[0].scheduler.sweep())
+        self.replicas[0].store.sweep()
 
     @rule(limits=st.tuples(st.sampled_from((0, 1, 2, 4)), st.sampled_from((0, 1, 3))))
     def configure(self, limits: tuple[int, int]) -> None:
@@ -310,10 +288,10 @@ class Life(RuleBasedStateMachine):
             MODELS[0]: {"concurrency": limits[0] or None, "cost": "tokens"},
             MODELS[1]: {"concurrency": limits[1] or None, "cost": "requests"},
         }
-        drive(self.replicas[0].scheduler.configure(queues, models))
+        self.replicas[0].store.apply(queues=queues, models=models)
 
     @rule(limits=st.sampled_from(USER_LIMITS), quota=st.sampled_from(QUOTAS))
-    def limit(self, limits: tuple[str, str], quota: str) -> None:
+    def limit(self, limits: tuple[Limited, Limited], quota: str) -> None:
         """What holds for tasks that come from now on."""
         self.limits, self.quota = limits, quota
 
@@ -321,16 +299,15 @@ class Life(RuleBasedStateMachine):
     def change(self, setting: tuple[Kind, str, str, tuple[Value, ...]], which: int) -> None:
         kind, name, field_name, values = setting
         value = values[which % len(values)]
-        scheduler = self.replicas[0].scheduler
-        before = drive(scheduler.effective(kind, name))
-        made = drive(scheduler.override(kind, name, {field_name: value}, OPS))
-        after = drive(scheduler.effective(kind, name))
-        assert made.before == {field_name: before.values.get(field_name)}
-        assert made.after == {field_name: after.values.get(field_name)}
+        store = self.replicas[0].store
+        before, _ = store.settings(kind, name)
+        made = (store.set_queue if kind == "queue" else store.set_model)(name, **{field_name: value})
+        after, overrides = store.settings(kind, name)
+        assert made == ({field_name: before.get(field_name)}, {field_name: after.get(field_name)})
         if value is not None:
-            assert after.overrides[field_name] == after.values[field_name] == value
+            assert overrides[field_name] == after[field_name] == value
         else:
-            assert field_name not in after.overrides
+            assert field_name not in overrides
 
     @rule(
         who=WHO,
@@ -367,48 +344,62 @@ class Life(RuleBasedStateMachine):
     ) -> None:
         """`parts`: of the first stage of a chain; -1 = it is no chain."""
         replica = self.replicas[who]
-        task = TaskSpec(
-            f"t{next(self.numbers)}", model, queue, user, b"x" * size, priority=priority, linger_ms=linger
-        )
-        task.timeout_ms, task.wait_ms, task.run_ms = times
-        task.waiting, task.follow, task.repair = flags
-        task.has_webhooks = not task.waiting
-        task.estimated_input, task.max_output, task.weight = tokens
-        task.key_limits, task.user_limits = self.limits
-        task.price, task.quota, task.idempotency = PRICE, self.quota, named
-        if falls_after >= 0:
-            task.fallbacks = "\n".join(f"{m}\t{price}" for m, price in FALLBACKS if m != model)
-            task.fallback_after_ms, task.asked = falls_after, "a route"
+        store, task_id = replica.store, f"t{next(self.numbers)}"
+        timeout_ms, wait_ms, run_ms = times
+        waiting, follow, repair = flags
+        estimated_input, max_output, weight = tokens
+        key_limits, user_limits = self.limits
+        task = {
+            "queue": queue,
+            "user": user,
+            "payload": b"x" * size,
+            "priority": priority,
+            "linger_ms": linger,
+            "timeout_ms": timeout_ms,
+            "wait_ms": wait_ms,
+            "run_ms": run_ms,
+            "waiting": waiting,
+            "follow": follow,
+            "repair": repair,
+            "has_webhooks": not waiting,
+            "weight": weight,
+            "estimated_input": estimated_input,
+            "max_output": max_output,
+            "quota": self.quota,
+            "key_limits": key_limits,
+            "user_limits": user_limits,
+            "price": PRICE,
+            "idempotency": named,
+            **self.falls(model, falls_after, "a route"),
+        }
         if self.quota:
-            payer = subjects_of(user)[self.quota == "u"]
-            drive(replica.scheduler.load_balance(payer, FUNDS))
+            store.fund(subjects_of(user)[self.quota == "u"], FUNDS)
         want = 1 if replica.serves(model) and replica.free > 0 else 0
-        nonce, scheduler = replica.scheduler.nonce(), replica.scheduler
-        chain = None
-        if parts >= 0:
-            chain = ChainStart(Stage(0, "s0"), 9, b"p" * size, b"h", self.parts(parts), reserve=3 * parts)
+        task |= {"want": want, "nonce": store.nonce(), "worker": "w", "upstream": replica.upstream}
         before = Snapshot(self.world)
 
         def call() -> Any:
-            reply = scheduler.submit(task, want, nonce, "w", upstream=replica.upstream, chain=chain).result()
-            return scheduler.parse_submit(reply)
+            if parts < 0:
+                return store.submit(task_id, model, **task)
+            chain: dict[str, Any] = {"of": 9, "plan": b"p" * size, "head": b"h", "reserve": 3 * parts}
+            return store.start(task_id, model, parts=self.parts(parts), **chain, **task)
 
         answer = call()
         self.calls.append(Call("submit", call, answer))
-        if not isinstance(answer, Submitted):
+        if not isinstance(answer, Accepted):
             self.check_unchanged(before, "a refused task leaves no key and no debit, nor does a known one")
             self.calls.pop()
-        if isinstance(answer, ExistingTask):
+        if isinstance(answer, Existing):
             assert answer.task_id in self.accepted
             assert self.record(answer.task_id)["state"] == answer.state
             return
-        if isinstance(answer, Rejection):
-            never = answer.reached is not None and answer.reached.asked > answer.reached.limit
+        if isinstance(answer, Rejected):
+            never = bool(answer.reached) and answer.reached["asked"] > answer.reached["limit"]
             assert answer.reason in ("cancelled", "quota", "other") or (answer.retry_ms > 0) != never, answer
             return
         low, wait, high = answer.place.low_ms, answer.place.wait_ms, answer.place.high_ms
         assert 0 <= low <= wait <= high or low == wait == high == -1, "bounds, or nothing is known yet"
-        self.accepted.append(task.id)
+        self.accepted.append(task_id)
         if not lost:
             replica.keep(answer.grants)
             self.told(replica, answer.retry_at, answer.closed_upstreams)
@@ -429,11 +420,10 @@ class Life(RuleBasedStateMachine):
             self.ask(replica, want, lost)
 
     def ask(self, replica: Replica, want: int, lost: bool = False) -> list[Grant]:
-        scheduler, nonce = replica.scheduler, replica.scheduler.nonce()
+        store, nonce = replica.store, replica.store.nonce()
 
         def call() -> Any:
-            reply = scheduler.take(replica.models, want, nonce, "w", replica.upstream).result()
-            return scheduler.parse_take(reply)
+            return store.ask(*replica.models, want=want, nonce=nonce, worker="w", upstream=replica.upstream)
 
         answer = call()
         grants: list[Grant] = answer.grants
@@ -448,24 +438,23 @@ class Life(RuleBasedStateMachine):
                 self.check_told(answer.retry_at, [model for model in self.models if replica.serves(model)])
         return grants
 
-    def told(self, replica: Replica, later: RetryAt, shut: ClosedUpstreams = ()) -> None:
+    def told(self, replica: Replica, later: RetryAt, shut: RetryAt | None = None) -> None:
         """Remember when to ask again, and what not to ask for until then."""
-        for model, ms in shut:
+        for model, ms in (shut or {}).items():
             replica.shut[model] = self.world.now_ms + min(ms, MAX_SHUT_MS)
             replica.timers[model] = replica.shut[model]
-        for model, ms in later:
+        for model, ms in later.items():
             assert ms > 0
-            if model in replica.timers and model in dict(shut):
+            if model in replica.timers and model in (shut or {}):
                 continue
             replica.timers[model] = self.world.now_ms + ms
 
     def check_told(self, later: RetryAt, models: Sequence[str]) -> None:
         """Who asked in vain was told the instant, where time alone was in the way."""
         shot = Snapshot(self.world)
-        named = {model for model, _ in later}
         for model in models:
             startable, at = self.startable(shot, model)
-            assert not startable or at <= self.world.now_ms or model in named, (model, later)
+            assert not startable or at <= self.world.now_ms or model in later, (model, later)
 
     @rule(who=WHO)
     def wake(self, who: int) -> None:
@@ -497,8 +486,7 @@ class Life(RuleBasedStateMachine):
                 return
             kind = "wake"
         if kind == "wake":
-            scheduler = replica.scheduler
-            answer = scheduler.parse_take(scheduler.take([model], 0, scheduler.nonce()).result())
+            answer = replica.store.ask(model, want=0)
             assert answer.grants == []
             self.told(replica, answer.retry_at)
 
@@ -507,26 +495,34 @@ class Life(RuleBasedStateMachine):
         grant = self.pick(who, which)
         if grant is None:
             return
-        scheduler, top = self.replicas[who].scheduler, self.top(grant.task_id)
-        written = self.writer(grant)
-        fields = self.chunks(events)
+        store, top = self.replicas[who].store, self.top(grant.task_id)
+        written, data = self.writer(grant), self.chunks(events)
 
-        def call(seq: int, fields: list[EventFields]) -> tuple[str, int]:
-            return scheduler.parse_append(scheduler.append([Append(grant, seq, fields, True)]).result())[0]
+        def call(seq: int, data: Sequence[bytes]) -> tuple[str, int]:
+            return store.append(grant, seq, *data)
 
         current, seq = self.is_current(grant), written.next_seq + skip
         if current and written.closed:
             return
-        answer = call(seq, fields)
+        answer = call(seq, data)
         assert answer == (("stale", 0) if not current else ("hole", top) if seq > top + 1 else ("ok", 0))
-        self.calls.append(Call("append", partial(call, seq, fields), answer))
+        self.calls.append(Call("append", partial(call, seq, data), answer))
         if answer[0] == "hole" and not skip:  # the store lost what was written: it is written again
-            assert call(top + 1, [*written.behind(top), *fields]) == ("ok", 0)
+            assert call(top + 1, [*written.behind(top), *data]) == ("ok", 0)
         if current and not skip:
-            written.add(fields)
+            written.add(data)
 
-    def parts(self, number: int) -> list[Part]:
-        return [Part(b"q" * size, 7 * size) for size in range(number)]
+    def parts(self, number: int) -> list[bytes]:
+        return [b"q" * size for size in range(number)]
+
+    @staticmethod
+    def falls(model: str, after_ms: int, route: str) -> dict[str, Any]:
+        """Fields of a task that may fall back; -1 = it may not."""
+        if after_ms < 0:
+            return {}
+        others = {other: price for other, price in FALLBACKS.items() if other != model}
+        models = fallbacks(*others, prices=list(others.values()))
+        return {"fallbacks": models, "fallback_after_ms": after_ms, "asked": route}
 
     @rule(
         who=WHO,
@@ -564,51 +560,42 @@ class Life(RuleBasedStateMachine):
         """A stage of a chain, or a part of one, has completed."""
         replica = self.replicas[who]
         grant = self.pick(who, which, of_chain=True)
-        of = running(grant) if grant else None
+        of = grant.stage if grant else None
         if grant is None or of is None:
             return
-        scheduler, top = replica.scheduler, self.top(grant.task_id)
-        number = of.stage.number + 1
-        task = TaskSpec("", model, queue, "", b"z" * (number % 5), estimated_input=20, max_output=output)
-        task.price, task.quota, task.wait_ms = PRICE, self.quota, wait_ms
-        if falls_after >= 0:
-            task.fallbacks = "\n".join(f"{m}\t{price}" for m, price in FALLBACKS if m != model)
-            task.fallback_after_ms, task.asked = falls_after, "another route"
+        store, top = replica.store, self.top(grant.task_id)
+        number = of.number + 1
         if self.quota:
             payer = subjects_of(self.record(of.chain).get("user", USERS[0]))[self.quota == "u"]
-            drive(scheduler.load_balance(payer, FUNDS))
-        stage, terminal = Stage(number, f"s{number}"), b"{%d}" % next(self.numbers)
-        end = ChainEnd(State.COMPLETED, "", ("done", terminal))
-        short = ChainEnd(State.FAILED, "X", ("error", terminal), stage, model, queue)
-        entry = StageEntry(stage, task, self.parts(3 if follows == "parts" else 0), reserve=1)
-        then = {"nothing": None, "end": end, "short": short}.get(follows, entry)
-        stages = [("stage", data) for _, data in self.chunks(told)]
-        step = Step(
-            b"{%d}" % next(self.numbers),
-            Used(*used),
-            scheduler.nonce(),
-            then,
-            stages,
-            1 if want and replica.offering else 0,
-            replica.models,
-            "w",
-            replica.upstream,
-        )
-        written, fields = self.writer(grant), self.chunks(events)
+            store.fund(payer, FUNDS)
+        stage, terminal = (number, f"s{number}"), b"{%d}" % next(self.numbers)
+        short = last_stage("failed", "X", data=terminal, blamed=stage, model=model, queue=queue)
+        entry = next_stage(
+            number, model, name=stage[1], parts=self.parts(3 if follows == "parts" else 0), reserve=1,
+            queue=queue, user="", payload=b"z" * (number % 5), estimated_input=20, max_output=output,
+            price=PRICE, quota=self.quota, wait_ms=wait_ms, **self.falls(model, falls_after, "another route"),
+        )  # fmt: skip
+        then = {"nothing": None, "end": last_stage(data=terminal), "short": short}.get(follows, entry)
+        stages, result = self.chunks(told), b"{%d}" % next(self.numbers)
+        asked = 1 if want and replica.offering else 0
+        written, data, nonce = self.writer(grant), self.chunks(events), store.nonce()
 
-        def call(seq: int, fields: list[EventFields]) -> Any:
-            return scheduler.parse_advance(scheduler.advance(grant, seq, fields, step).result())
+        def call(seq: int, data: Sequence[bytes]) -> Any:
+            return store.advance(
+                grant, then, seq, result=result, chunks=data, told=stages, used=used, want=asked,
+                models=replica.models, nonce=nonce, worker="w", upstream=replica.upstream,
+            )  # fmt: skip
 
         current, known, before = self.is_current(grant), self.record(grant.task_id), Snapshot(self.world)
-        chain: Chain | None = drive(scheduler.chain(of.chain))
+        chain = store.chain(of.chain)
         seq = written.next_seq
         if not written_by_owner or (current and written.closed):
-            seq, fields = 0, []
-        answer = call(seq, fields)
+            seq, data = 0, []
+        answer = call(seq, data)
         if current and seq > top + 1:
             assert (answer.outcome, answer.top, answer.grants) == ("hole", top, [])
-            seq, fields = top + 1, [*written.behind(top), *fields]
-            answer = call(seq, fields)
+            seq, data = top + 1, [*written.behind(top), *data]
+            answer = call(seq, data)
             self.steps_of_chains["hole"] += 1
         self.steps_of_chains[answer.outcome] += 1
         if not current:
@@ -624,16 +611,16 @@ class Life(RuleBasedStateMachine):
             if answer.outcome in ("next", "quota", "no_worker"):
                 self.check_unchanged(before, "what comes to nothing leaves nothing")
                 return
-            after: Chain | None = drive(scheduler.chain(of.chain))
+            after: Chain | None = store.chain(of.chain)
             assert after is not None
-            assert after.results == {**chain.results, (of.stage.number, of.part): step.result}
+            assert after.results == {**chain.results, (of.number, of.part): result}
             assert after.stage == (
-                stage if answer.outcome == "moved" or (follows == "short" and last) else of.stage
+                stage if answer.outcome == "moved" or (follows == "short" and last) else (of.number, of.name)
             )
-        if len(answer.grants) < step.want:
+        if len(answer.grants) < asked:
             replica.idle_for |= set(replica.models)
         if answer.outcome in ("moved", "ended", "waits"):
-            self.calls.append(Call("advance", partial(call, seq, fields), answer))
+            self.calls.append(Call("advance", partial(call, seq, data), answer))
         written.closed = True
         replica.let_go(grant)
         if not lost:
@@ -643,14 +630,14 @@ class Life(RuleBasedStateMachine):
     def writer(self, grant: Grant) -> Written:
         return self.written.setdefault(grant.token, Written(grant))
 
-    def chunks(self, count: int) -> list[EventFields]:
-        """Events that no others are like."""
-        return [("chunk", b"{%d}" % next(self.numbers)) for _ in range(count)]
+    def chunks(self, count: int) -> list[bytes]:
+        """Data of events, each different from all others."""
+        return [b"{%d}" % next(self.numbers) for _ in range(count)]
 
     @rule(
         who=WHO,
         which=st.integers(0, 9),
-        state=st.sampled_from((State.COMPLETED, State.FAILED)),
+        state=st.sampled_from(("completed", "failed")),
         events=st.integers(0, 2),
         used=st.sampled_from(((-1, -1), (10, 2000), (0, 0), (10**30, 10**30))),
         want=st.booleans(),
@@ -661,7 +648,7 @@ class Life(RuleBasedStateMachine):
         self,
         who: int,
         which: int,
-        state: State,
+        state: str,
         events: int,
         used: tuple[int, int],
         want: bool,
@@ -671,51 +658,35 @@ class Life(RuleBasedStateMachine):
         replica, grant = self.replicas[who], self.pick(who, which)
         if grant is None:
             return
-        of = running(grant)
-        if of and of.part >= 0:  # it completes by `advance`
-            state = State.FAILED
-        scheduler, nonce, top = replica.scheduler, replica.scheduler.nonce(), self.top(grant.task_id)
-        written = self.writer(grant)
-        fields = self.chunks(events)
-        terminal = ("done" if state is State.COMPLETED else "error", b"{%d}" % next(self.numbers))
+        if grant.stage and grant.stage.part >= 0:  # it completes by `advance`
+            state = "failed"
+        store, nonce, top = replica.store, replica.store.nonce(), self.top(grant.task_id)
+        written, data, terminal = self.writer(grant), self.chunks(events), b"{%d}" % next(self.numbers)
         number = 1 if want and replica.offering else 0
 
-        def call(seq: int, fields: list[EventFields]) -> Any:
-            reply = scheduler.finish(
-                grant,
-                seq,
-                fields,
-                End(
-                    state,
-                    self.failure if state is State.FAILED else "",
-                    terminal,
-                    Used(*used),
-                    nonce,
-                    number,
-                    replica.models,
-                    worker="w",
-                    upstream=replica.upstream,
-                ),
-            )
-            return scheduler.parse_finish(reply.result())
+        def call(seq: int, data: Sequence[bytes]) -> Any:
+            return store.finish(
+                grant, seq, state=state, code=self.failure, data=terminal, chunks=data, used=used, want=number,
+                models=replica.models, nonce=nonce, worker="w", upstream=replica.upstream,
+            )  # fmt: skip
 
         current, known, seq = self.is_current(grant), self.record(grant.task_id), written.next_seq
         written_by_owner = written_by_owner and not (current and written.closed)
         written.closed = True
         if not written_by_owner:  # its log was given up: whatever the log holds, the task ends
-            seq, fields = 0, []
-        answer = call(seq, fields)
+            seq, data = 0, []
+        answer = call(seq, data)
         if current and seq > top + 1:
             assert (answer.outcome, answer.top, answer.grants) == ("hole", top, [])
-            seq, fields = top + 1, [*written.behind(top), *fields]
-            answer = call(seq, fields)
+            seq, data = top + 1, [*written.behind(top), *data]
+            answer = call(seq, data)
         same = known.get("epoch") == str(grant.epoch) and known.get("grant_token") == grant.token
         assert answer.outcome == ("ok" if current else "late" if same else "stale")
         if current:
-            end_seq = top + 1 if not written_by_owner else seq + len(fields)
+            end_seq = top + 1 if not written_by_owner else seq + len(data)
             assert answer.event_id.endswith(f"-{end_seq}")
             assert answer.event_id.startswith(f"{grant.epoch}-") == written_by_owner
-        self.calls.append(Call("finish", partial(call, seq, fields), answer))
+        self.calls.append(Call("finish", partial(call, seq, data), answer))
         if len(answer.grants) < number:
             replica.idle_for |= set(replica.models)
         replica.let_go(grant)
@@ -729,7 +700,7 @@ class Life(RuleBasedStateMachine):
         replica, grant = self.replicas[who], self.pick(who, which)
         if grant is not None:
             self.have_left.add(grant.token)
-            self.told(replica, replica.scheduler.parse_sent(replica.scheduler.sent([grant]).result()))
+            self.told(replica, replica.store.sent(grant))
 
     @rule(
         who=WHO,
@@ -746,28 +717,20 @@ class Life(RuleBasedStateMachine):
         if unsent and self.is_current(grant):
             self.counted[grant.model].pop(f"{grant.task_id}:{grant.epoch}", None)
 
-        repair = Repair(b"y" * next(self.numbers), Used(30, 7)) if cause == "repair" else None
+        repair = b"y" * next(self.numbers) if cause == "repair" else None
         hold_ms = 0 if repair else hold_ms
 
         def call() -> Any:
-            return drive(
-                replica.scheduler.requeue(
-                    grant,
-                    "repaired" if repair else self.failure or "gone",
-                    cause=cause,
-                    begun=begun,
-                    suspicion="w" if cause == "lost" else "",
-                    hold_ms=hold_ms,
-                    repair=repair,
-                    unsent=unsent,
-                )
-            )
+            return replica.store.requeue(
+                grant, cause, begun=begun, why="repaired" if repair else self.failure or "gone", repair=repair,
+                used=(30, 7), suspicion="w" if cause == "lost" else "", hold_ms=hold_ms, unsent=unsent,
+            )  # fmt: skip
 
         current, known = self.is_current(grant), self.record(grant.task_id)
         answer = call()
         if repair and answer.outcome == "queued":
             assert known["repair"] == "1", "once"
-            assert int(self.record(grant.task_id)["payload_bytes"]) == len(repair.payload)
+            assert int(self.record(grant.task_id)["payload_bytes"]) == len(repair)
         ended_by_it = known.get("end_nonce") == grant.token
         assert (answer.outcome == "stale") == (not current and not ended_by_it)
         if current and "first_output_at" in known:
@@ -780,25 +743,16 @@ class Life(RuleBasedStateMachine):
     @rule(which=st.integers(0, 30), tombstone=st.sampled_from((0, 5000)))
     def cancel(self, which: int, tombstone: int) -> None:
         task_id = self.accepted[-1 - which] if which < len(self.accepted) else "unheard-of"
-        chain: Chain | None = drive(self.replicas[0].scheduler.chain(task_id))
+        store = self.replicas[0].store
+        chain = store.chain(task_id)
         if chain and chain.parts and which % 2:  # an operator cancels a part
-            task_id = part_id(task_id, chain.stage.number, which % chain.parts)
-        scheduler = self.replicas[0].scheduler
+            task_id = part_of(task_id, chain.stage[0], which % chain.parts)
         record = self.record(task_id)
         state = record.get("state")
         left = tombstone > 0 and "idempotency" in record  # to who comes again with its key
 
         def call() -> Any:
-            return drive(
-                scheduler.cancel(
-                    task_id,
-                    state=State.CANCELLED,
-                    kind="cancelled",
-                    end=Fragment(b'"by":"client"', ""),
-                    why="client",
-                    tombstone_ms=tombstone,
-                )
-            )
+            return store.cancel(task_id, tombstone_ms=tombstone)
 
         answer = call()
         assert answer.outcome == (
@@ -818,10 +772,8 @@ class Life(RuleBasedStateMachine):
             1 if self.is_current(g) else 2 if self.record(g.task_id).get("grant_token") == g.token else 0
             for g in grants
         ]
-        assert (
-            drive(replica.scheduler.renew([(g, "w", True, output) for g in grants], self.accepted[-3:]))
-            == expected
-        )
+        found = replica.store.renew(*grants, read=self.accepted[-3:], worker="w", output=output)
+        assert found == expected
         for grant, answer in zip(grants, expected, strict=True):
             if answer == 0:
                 del replica.held[grant.task_id]
@@ -845,7 +797,7 @@ class Life(RuleBasedStateMachine):
         pool, shot, before = self.pool(), Snapshot(self.world), dict(self.ended)
         last = int(pool.get("swept", self.world.now_ms))
         broadcast = not 0 <= self.world.now_ms - int(pool.get("woke", 0)) < 900
-        drive(self.replicas[who].scheduler.sweep())
+        self.replicas[who].store.sweep()
         self.look()
         self.check_bounds(shot, last, before)
         if broadcast:
@@ -923,7 +875,7 @@ class Life(RuleBasedStateMachine):
             if replica.offering:
                 self.offer(replica)
             else:
-                replica.scheduler.offer([], replica.models, 15_000, 0)
+                replica.store.offer(withdrawn=replica.models)
             if replica.free > 0:
                 self.ask(replica, replica.free)
 
@@ -957,15 +909,14 @@ class Life(RuleBasedStateMachine):
         replica = who if isinstance(who, Replica) else self.replicas[who]
         replica.offering = True
         replica.offered_ms = self.world.now_ms
-        through = [(model, replica.upstream) for model in replica.models if replica.upstream]
-        replica.scheduler.offer(replica.models, [], 15_000, 0, through)
+        replica.store.offer(*replica.models, upstreams=[replica.upstream] if replica.upstream else [])
 
     @rule(who=WHO, grace=st.sampled_from((0, 2000)))
     def withdraw(self, who: int, grace: int) -> None:
         replica = self.replicas[who]
         replica.offering = False
         replica.idle_for.clear()
-        replica.scheduler.offer([], replica.models, 15_000, grace)
+        replica.store.offer(withdrawn=replica.models, grace_ms=grace)
 
     @rule(who=WHO, really=st.sampled_from((False, False, False, True)))
     def die(self, who: int, really: bool) -> None:
@@ -974,7 +925,7 @@ class Life(RuleBasedStateMachine):
             return
         replica = self.replicas.pop(who)
         self.wake_was_lost = self.wake_was_lost or bool(replica.wakes)
-        replica.ears.close()
+        replica.store.close()
         self.settle_subscriptions(replica.name)
         self.birth(replica.models, replica.slots, replica.upstream)
 
@@ -992,16 +943,15 @@ class Life(RuleBasedStateMachine):
         type(self).steps += 1
         shot = audit(self.world, self.accepted)
         for replica in self.replicas:
-            for message in replica.ears.drain():
-                kind, _, rest = message.decode().partition("\n")
+            for kind, *rest in replica.store.heard():
                 if kind in ("wake", "wake_all"):
-                    replica.wakes.append((kind, rest))
-                if kind == "breaker" and rest.startswith("closed\n"):
-                    replica.wakes.append(("wake_all", rest.split("\n")[4]))
-                    if rest.split("\n")[5] == replica.upstream:
-                        replica.shut.pop(rest.split("\n")[4], None)
+                    replica.wakes.append((kind, rest[0]))
+                if kind == "breaker" and rest[0] == "closed":
+                    replica.wakes.append(("wake_all", rest[4]))
+                    if rest[5] == replica.upstream:
+                        replica.shut.pop(rest[4], None)
                 if kind == "wake":
-                    replica.idle_for.discard(rest if rest in replica.idle_for else ANY_MODEL)
+                    replica.idle_for.discard(rest[0] if rest[0] in replica.idle_for else ANY_MODEL)
             if self.world.now_ms - replica.offered_ms > 60_000:
                 replica.idle_for.clear()  # it counts as dead
             for model in replica.idle_for:
@@ -1162,20 +1112,16 @@ class Life(RuleBasedStateMachine):
         """At the end: every task can be ended, and what remains either expires or is configuration."""
         if not self.begun:
             return
-        scheduler = self.replicas[0].scheduler
+        store = self.replicas[0].store
         for task in self.accepted:
-            drive(
-                scheduler.cancel(
-                    task, state=State.FAILED, kind="error", end=fragment("over", "X"), why="admin"
-                )
-            )
+            store.cancel(task, state="failed", kind="error", why="admin")
         for replica in self.replicas:
-            replica.scheduler.offer([], replica.models, 1000, 0)
-        self.sweep_for(100, scheduler)
+            replica.store.offer(withdrawn=replica.models, hold_ms=1000)
+        self.sweep_for(100, store)
         shot = audit(self.world, self.accepted)
         assert not [kind for kind in ("slots", "due", "busy") if shot.by_kind[kind]]
         self.pass_ms(3_700_000)
-        self.sweep_for(100, scheduler)
+        self.sweep_for(100, store)
         shot = audit(self.world, self.accepted)
         kept = {
             "queue",
@@ -1201,10 +1147,10 @@ class Life(RuleBasedStateMachine):
         """Move the clock; no two readings of it have the same fraction."""
         self.world.advance(ms + 0.001)
 
-    def sweep_for(self, seconds: int, scheduler: Scheduler) -> None:
+    def sweep_for(self, seconds: int, store: Store) -> None:
         """Time with a sweep each second, as live gateways make it."""
         for _ in range(seconds):
-            drive(scheduler.sweep())
+            store.sweep()
             self.pass_ms(1000)
 
     # ---- helpers ----------
@@ -1260,8 +1206,8 @@ class Life(RuleBasedStateMachine):
         """What a key or user has used of its limits, when it is all back; of those that there are now, if there are any: whoever
         looks at them by others writes the key anew."""
         now_us = self.world.now_us
-        limits = self.limits[subject.startswith("u:")].split()
-        counted = {name for name, limit in zip(RATES.values(), limits, strict=False) if limit != "0"}
+        limits = self.limits[subject.startswith("u:")]
+        counted = {name for setting, name in RATES.items() if setting in limits}
         return {
             name: int(at)
             for name, at in fields.items()
@@ -1289,6 +1235,9 @@ def life(redis_server: Server) -> type[Life]:
     return type("LifeHere", (Life,), {"server": redis_server})
 
 
+@pytest.mark.feature(
+    "chains", "credits", "fallbacks", "idempotency", "limits", "overrides", "pacing", "repair", "webhooks"
+)
 @pytest.mark.timeout(0)
 def test_any_life_of_a_pool_keeps_the_promises(
     life: type[Life], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

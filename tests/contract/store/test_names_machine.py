@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live_counted
+from tests.contract.store.store import ANY_MODEL, Rejected
+from tests.contract.store.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live_counted
 from tests.support.audit import Snapshot
 from tests.support.servers import Server
-
-from fairlane.queues.keys import ANY_MODEL
-from fairlane.queues.tasks import Rejection, TaskSpec
 
 NAMED_AT_TIMES = "late"
 NAMES = (NAMED_AT_TIMES, "invented", "invented:é 2")
@@ -35,20 +33,20 @@ class NamesLife(Life):
         self, who: int, name: str, queue: str, user: str, times: tuple[int, int], flags: tuple[bool, bool]
     ) -> None:
         replica = self.replicas[who]
-        task = TaskSpec(f"t{next(self.numbers)}", name, queue, user, b"{}")
-        task.timeout_ms, task.wait_ms = times
-        task.waiting, task.follow = flags
+        task_id = f"t{next(self.numbers)}"
         want = 1 if replica.serves(name) and replica.free > 0 else 0
         offers = Snapshot(self.world).one("offers", name)
         offered = any(until_ms > self.world.now_ms for until_ms in offers.values())
-        named, scheduler = replica.models != (ANY_MODEL,), replica.scheduler
-        reply: Any = scheduler.submit(task, want, scheduler.nonce(), "w", named=named).result()
-        answer = scheduler.parse_submit(reply)
-        if isinstance(answer, Rejection):
+        named = replica.models != (ANY_MODEL,)
+        more = {"timeout_ms": times[0], "wait_ms": times[1], "waiting": flags[0], "follow": flags[1]}
+        answer: Any = replica.store.submit(
+            task_id, name, queue=queue, user=user, want=want, worker="w", named=named, **more
+        )
+        if isinstance(answer, Rejected):
             return
         own = offered or bool(want and named)
         assert answer.line == (name if own else ANY_MODEL), "a worker that offers it gives a name a line"
-        self.accepted.append(task.id)
+        self.accepted.append(task_id)
         replica.keep(answer.grants)
         self.told(replica, answer.retry_at)
         if len(answer.grants) < want:
@@ -72,6 +70,7 @@ class NamesLife(Life):
                 assert (grant.asked == grant.model) != (grant.model == ANY_MODEL)
 
 
+@pytest.mark.feature("fallbacks")
 @pytest.mark.timeout(0)
 def test_any_life_of_a_pool_with_invented_names_keeps_the_promises(
     redis_server: Server, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

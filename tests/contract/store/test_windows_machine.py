@@ -3,9 +3,7 @@
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
-from tests.contract.store.store import drive
-from tests.properties.test_scheduler_machine import MODELS, WHO, Life, live_counted
-from tests.support.pool import OPS
+from tests.contract.store.test_scheduler_machine import MODELS, WHO, Life, live_counted
 from tests.support.servers import Server
 
 WINDOWS = ("1/1s", "2/700ms", "1/300ms, 3/5s", "3/2s, 4/20s")
@@ -15,7 +13,7 @@ class WindowsLife(Life):
     @initialize(windows=st.tuples(*2 * (st.sampled_from(WINDOWS),)))
     def set_windows(self, windows: tuple[str, str]) -> None:
         for model, text in zip(MODELS, windows, strict=True):
-            drive(self.replicas[0].scheduler.override("model", model, {"windows": text}, OPS))
+            self.replicas[0].store.set_model(model, windows=text)
 
     @rule(who=WHO, ms=st.sampled_from((0, 3, 300)))
     def all_have_left(self, who: int, ms: int) -> None:
@@ -24,7 +22,7 @@ class WindowsLife(Life):
         grants = [grant for grant in replica.held.values() if grant.token not in self.have_left]
         self.pass_ms(ms)
         self.have_left |= {grant.token for grant in grants}
-        self.told(replica, replica.scheduler.parse_sent(replica.scheduler.sent(grants).result()))
+        self.told(replica, replica.store.sent(*grants))
 
     @rule(who=WHO)
     def take_in_time(self, who: int) -> None:
@@ -43,6 +41,7 @@ def life(redis_server: Server) -> type[WindowsLife]:
     return type("LifeHere", (WindowsLife,), {"server": redis_server})
 
 
+@pytest.mark.feature("pacing", "overrides")
 @pytest.mark.timeout(0)
 def test_any_life_of_a_pool_with_windows_keeps_the_promises(
     life: type[WindowsLife], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

@@ -4,22 +4,9 @@ import random
 from itertools import pairwise
 
 import pytest
-from tests.contract.store.store import World, drive
+from tests.contract.store.store import TERMINAL, Accepted, Grant, Rejected, Store, World
 from tests.support.audit import Snapshot, audit
-from tests.support.pool import Pool
 from tests.support.servers import Server
-
-from fairlane.queues.tasks import (
-    PERMIT,
-    PERMIT_HOLDER,
-    TERMINAL,
-    Admitted,
-    Grant,
-    PermitEnd,
-    Rejection,
-    State,
-    Submitted,
-)
 
 IMAGE = "http:image"
 UNUSED_MS, USED_MS = 4000, 9000
@@ -33,7 +20,7 @@ class Life:
 
     def __init__(self, world: World, chance: random.Random, *, windows: bool) -> None:
         self.world, self.chance = world, chance
-        self.replicas = [Pool(world, name, set_up=False) for name in ("r1", "r2")]
+        self.replicas = [Store(world, name, set_up=False) for name in ("r1", "r2")]
         self.replicas[0].configure(LIMIT, chance.choice(("requests", "slot_seconds")), model=IMAGE)
         if windows:
             self.replicas[0].set_model(IMAGE, windows=f"{WINDOW[0]}/{WINDOW[1]}ms")
@@ -53,7 +40,7 @@ class Life:
         self.arrivals: list[int] = []
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> Store:
         return self.chance.choice(self.replicas)
 
     # ---- what may happen ----------
@@ -61,28 +48,27 @@ class Life:
     def come(self) -> None:
         self.number += 1
         task_id = f"t{self.number:03d}"
-        kind = self.chance.choice((PERMIT, PERMIT, "http"))
+        permit = self.chance.random() < 2 / 3
         more = self.chance.choice(({}, {"timeout_ms": 6000}, {"linger_ms": 3000}, {"wait_ms": 5000}))
         user = self.chance.choice("uvw")
-        answer = self.pool.submit(
-            task_id, IMAGE, task_type=kind, user=user, queue=self.chance.choice(("paid", "free")), **more
-        )
-        if isinstance(answer, Submitted):
+        queue = self.chance.choice(("paid", "free"))
+        if permit:
+            answer = self.pool.ask_permit(task_id, IMAGE, user=user, queue=queue, **more)
+        else:
+            answer = self.pool.submit(task_id, IMAGE, task_type="http", user=user, queue=queue, **more)
+        if isinstance(answer, Accepted):
             self.accepted.append(task_id)
         else:
-            assert isinstance(answer, Rejection)
+            assert isinstance(answer, Rejected)
             assert answer.reason == "too_long", answer
 
     def hold(self) -> None:
-        self.taken += self.pool.take(IMAGE, want=self.chance.choice((1, 64)), worker=PERMIT_HOLDER)
+        self.taken += self.pool.take_permits(IMAGE, want=self.chance.choice((1, 64)))
 
     def give_out(self) -> None:
         if self.taken:
             grant = self.taken.pop(self.chance.randrange(len(self.taken)))
-            if (
-                drive(self.pool.scheduler.issue_permit(grant, UNUSED_MS, USED_MS, b'"permit":"p"'))
-                is not None
-            ):
+            if self.pool.issue_permit(grant, UNUSED_MS, USED_MS) is not None:
                 self.out.append(grant)
                 if self.chance.random() < 0.2:  # the reply was lost
                     self.taken.append(grant)
@@ -95,10 +81,7 @@ class Life:
     def enter(self) -> None:
         if self.out:
             grant = self.chance.choice(self.out)
-            outcome, _ = drive(
-                self.pool.scheduler.use_permit(grant.task_id, grant.epoch, self.pool.scheduler.nonce())
-            )
-            if outcome is Admitted.IN:
+            if self.pool.use_permit(grant)[0] == "in":
                 assert grant.task_id not in self.entered, "twice"
                 self.entered[grant.task_id] = self.world.now_ms
                 self.arrivals.append(self.world.now_ms)
@@ -106,8 +89,8 @@ class Life:
     def leave(self) -> None:
         if self.out:
             grant = self.chance.choice(self.out)
-            outcome = drive(self.pool.scheduler.release_permit(grant.task_id, grant.epoch, b'"result":1'))
-            assert outcome is not PermitEnd.ENDED or grant.task_id in self.entered
+            outcome = self.pool.release_permit(grant)
+            assert outcome != "ended" or grant.task_id in self.entered
             if grant.task_id in self.entered:
                 self.left.add(grant.task_id)
 
@@ -124,7 +107,7 @@ class Life:
         if self.calls:
             grant = self.calls.pop(self.chance.randrange(len(self.calls)))
             done = self.pool.finish(
-                grant, state=self.chance.choice((State.COMPLETED, State.FAILED)), want=1, models=(IMAGE,)
+                grant, state=self.chance.choice(("completed", "failed")), want=1, models=(IMAGE,)
             )
             if done.outcome == "ok":
                 self.arrivals.append(self.world.now_ms)
@@ -161,11 +144,10 @@ class Life:
                 self.give_out()
             self.call()
             for grant in list(self.out):
-                for act in (self.pool.scheduler.use_permit(grant.task_id, grant.epoch, "end"),):
-                    if drive(act)[0] is Admitted.IN and grant.task_id not in self.entered:
-                        self.entered[grant.task_id] = self.world.now_ms
-                        self.arrivals.append(self.world.now_ms)
-                drive(self.pool.scheduler.release_permit(grant.task_id, grant.epoch, b'"result":1'))
+                if self.pool.use_permit(grant, "end")[0] == "in" and grant.task_id not in self.entered:
+                    self.entered[grant.task_id] = self.world.now_ms
+                    self.arrivals.append(self.world.now_ms)
+                self.pool.release_permit(grant)
                 if grant.task_id in self.entered:
                     self.left.add(grant.task_id)
             while self.calls:
@@ -190,6 +172,7 @@ class Life:
         assert all(before <= after for before, after in pairwise(self.arrivals))
 
 
+@pytest.mark.feature("permits", "endpoints", "pacing")
 @pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize("seed", range(12))
 def test_any_life_of_a_line_with_permits_keeps_the_promises(
