@@ -5,8 +5,14 @@
 test without a mark is of the core. `--without limits,credits` leaves out the tests of these features.
 """
 
-import pytest
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
+from tests.contract.gateway import Gateway, running_gateway
+from tests.support.servers import running_server
+
+SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 FEATURES = frozenset(
     {
         *(
@@ -47,11 +53,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def disabled_by(config: pytest.Config) -> frozenset[str]:
+    """The features that the command line disables."""
+    named = config.getoption("--without")
+    return FEATURES if named == "all" else frozenset(filter(None, named.split(",")))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that need a disabled feature."""
-    said = config.getoption("--without")
-    disabled = FEATURES if said == "all" else frozenset(filter(None, said.split(",")))
-    left_out = []
+    disabled, left_out = disabled_by(config), []
     for item in items:
         needed = {name for mark in item.iter_markers("feature") for name in mark.args}
         if needed - FEATURES:
@@ -61,3 +71,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway process on a Redis of its own, for all tests of the session."""
+    settings = {}
+    if disabled := disabled_by(request.config):
+        assert "`disabled_features`" in SETTINGS_PAGE.read_text(), "the gateway cannot disable features yet"
+        settings["disabled_features"] = sorted(disabled)
+    with (
+        running_server() as redis,
+        running_gateway(tmp_path_factory.mktemp("gateway"), redis.url, **settings) as gateway,
+    ):
+        yield gateway
