@@ -38,13 +38,11 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 class Outcome:
     """The outcome of a task.
 
-    `deltas` are the worker's deltas as sent, `chunks` the number of deltas in each chunk frame. `error` is None for success.
-    `rejected` is the reason if the worker rejected the task. `sent`: it reported that its request has left.
+    `deltas` are the worker's deltas as sent. `error` is None for success. `rejected`: why the worker rejected it, if it did.
     """
 
     task_id: str
     deltas: list[dict[str, Any]] = field(default_factory=list)
-    chunks: list[int] = field(default_factory=list)
     progress: list[dict[str, Any]] = field(default_factory=list)
     result: Any = None
     error: str | None = None
@@ -52,7 +50,6 @@ class Outcome:
     usage: dict[str, Any] | None = None
     timings: dict[str, Any] | None = None
     rejected: str | None = None
-    sent: bool = False
     last_seq: int = 0
 
     @property
@@ -343,7 +340,6 @@ class FakeGateway:
             if not given.tell_sent or given.sent.is_set():
                 self._blame("taskSent without a request for it")
             given.acknowledged.set()
-            given.so_far.sent = True
             given.sent.set()
         elif message["type"] == "taskProgress":
             given.so_far.progress.append(message)
@@ -388,7 +384,6 @@ def _add_chunk(given: Given, message: dict[str, Any], blame: Callable[[str], Non
             blame(f"seq {message.get('seq')} after {outcome.last_seq}")
         outcome.last_seq = message.get("seq", 0)
     outcome.deltas += deltas
-    outcome.chunks.append(len(deltas))
     given.first_output.set()
 
 

@@ -7,7 +7,8 @@ sent; if the client would then get an answer to another question, the task is re
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -78,12 +79,9 @@ PARTS = _names(
     "text image_url input_audio file refusal video_url audio_url thinking redacted_thinking reasoning"
 )
 _WEB = ("https://", "http://", "data:")
-_objects, _raws, _text = (
-    msgspec.json.Decoder(list[_Members]),
-    msgspec.json.Decoder(list[Raw]),
-    msgspec.json.Decoder(str | None),
-)
-_object = msgspec.json.Decoder(_Members)
+_Object = dict[str, Any]
+_objects = msgspec.json.Decoder(list[_Object])
+_object = msgspec.json.Decoder(_Object)
 
 
 def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
@@ -109,7 +107,7 @@ def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
                 f"tools[{number}]: {kind[:100]!r}", "is run by the server, not here", f"tools.{kind}"
             )
     for number, message in enumerate(_objects.decode(sent["messages"]) if "messages" in sent else ()):
-        for at, part in _parts(message):
+        for at, part in _parts(message.get("content")):
             _check_part(part, f"messages[{number}].content{at}", quirks)
     for name in _object.decode(sent.get("chat_template_kwargs", b"{}")):
         if name in REJECTED:
@@ -117,37 +115,38 @@ def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
     return sent
 
 
-def _parts(message: _Members) -> Iterable[tuple[str, _Members]]:
+def _parts(content: Any) -> Iterator[tuple[str, _Object]]:
     """Yield the parts of a message's content, a list or one by itself, each with its place."""
-    raw = bytes(message.get("content", b""))
-    if raw[:1] == b"{":
-        yield "", _object.decode(raw)
-    elif raw[:1] == b"[":
-        for number, part in enumerate(_raws.decode(raw)):
-            if bytes(part)[:1] == b"{":
-                yield f"[{number}]", _object.decode(part)
+    if isinstance(content, dict):
+        yield "", content
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        if isinstance(part, dict):
+            yield f"[{number}]", part
 
 
-def _check_part(part: _Members, place: str, quirks: Quirks) -> None:
+def _check_part(part: _Object, place: str, quirks: Quirks) -> None:
     kind = _kind(part)
     if kind and kind not in PARTS and quirks.get(f"content.{kind}") != ALLOW:
         raise _refused(f"{place}: {kind[:100]!r}", "is not a part that this server gets", f"content.{kind}")
-    inner = {name: _object.decode(raw) for name, raw in part.items() if bytes(raw)[:1] == b"{"}
-    for found in (part, *inner.values()):
-        if "file_id" in found and bytes(found["file_id"]) != b"null" and quirks.get("file_id") != ALLOW:
+    for found in (part, *(value for value in part.values() if isinstance(value, dict))):
+        if found.get("file_id") is not None and quirks.get("file_id") != ALLOW:
             raise _refused(
                 f"{place}.file_id", "is a file of the provider's account; send the data itself", "file_id"
             )
     for name in {kind, *part}:  # servers infer the type of a part that has none
-        raw = inner.get(name, {}).get("url", part.get(name, b"null"))
-        if not name.endswith("_url") or (name != kind and bytes(raw) == b"null"):
+        value = part.get(name)
+        url = value.get("url") if isinstance(value, dict) else value
+        if not name.endswith("_url") or (name != kind and url is None):
             continue
-        if not (_text.decode(raw) or "")[:8].lower().startswith(_WEB):
+        if not isinstance(url, str) or not url[:8].lower().startswith(_WEB):
             raise _refused(f"{place}.{name}", "is neither a data URL nor one of the web", "")
 
 
-def _kind(found: _Members) -> str:
-    return _text.decode(found.get("type", b"null")) or ""
+def _kind(found: _Object) -> str:
+    kind = found.get("type") or ""
+    if not isinstance(kind, str):
+        raise ValueError("a type that is not a text")
+    return kind
 
 
 def _refused(what: str, why: str, allowed: str) -> TaskError:

@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpcore2
@@ -43,9 +43,17 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Progress:
-    """How far a request has got, which decides what its failure is."""
+class Request:
+    """One request, the networks of private addresses that it may reach, how large a body its answer can have, and how far it has
+    got, which decides what its failure is."""
 
+    method: str
+    target: Target
+    headers: list[Header]
+    body: bytes
+    allowed: tuple[Network, ...]
+    max_body: int | None
+    """Bytes; None: the body is not read."""
     on_sent: Callable[[], None] | None = None
     """Called when the whole request has been handed to the socket."""
     connected: bool = False
@@ -59,20 +67,6 @@ class Progress:
             self.on_sent()
         elif event == "http11.receive_response_headers.complete":
             self.began = True
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request, the networks of private addresses that it may reach, and how large a body its answer can have."""
-
-    method: str
-    target: Target
-    headers: list[Header]
-    body: bytes
-    allowed: tuple[Network, ...]
-    max_body: int | None
-    """Bytes; None: the body is not read."""
-    progress: Progress = field(default_factory=Progress)
 
 
 class Client:
@@ -104,7 +98,7 @@ class Client:
             httpcore2.URL(scheme=target.scheme, host=target.host.strip("[]"), port=target.port, target=path),
             headers=[(name.encode("ascii"), value.encode("latin-1")) for name, value in request.headers],
             content=request.body,
-            extensions={"timeout": {"connect": CONNECT_S}, "trace": request.progress.trace},
+            extensions={"timeout": {"connect": CONNECT_S}, "trace": request.trace},
         )
         try:
             response = await self._pool(owner, request).handle_async_request(asked)
@@ -123,7 +117,7 @@ class Client:
         except httpcore2.LocalProtocolError as error:
             raise TaskError("BAD_REQUEST", "The call cannot be said in HTTP/1.1.") from error
         except (httpcore2.ProtocolError, httpcore2.NetworkError) as error:
-            if request.progress.began:
+            if request.began:
                 raise TaskError("UPSTREAM_TRUNCATED", "The endpoint's answer broke off.") from error
             sentence = "The endpoint gave no answer: it broke off the connection, or does not speak HTTP/1.1."
             raise TaskError("UPSTREAM_ERROR", sentence) from error

@@ -11,7 +11,6 @@ from fairlane.workers.adapters.endpoints.calls import WITH_BODIES, Call, read_ca
 from fairlane.workers.adapters.endpoints.client import (
     Answer,
     Client,
-    Progress,
     Request,
     Resolve,
     SystemResolver,
@@ -71,26 +70,30 @@ class HttpAdapter:
         loop = asyncio.get_running_loop()
         remaining = context.remaining()
         of_task = remaining <= call.timeout_s
-        progress = Progress(context.sent if task.tell_sent else None)
-        headers = _headers(call, task.traceparent)
         request = Request(
-            call.method, call.target, headers, call.body, call.allowed, call.max_response_bytes, progress
+            call.method,
+            call.target,
+            _headers(call, task.traceparent),
+            call.body,
+            call.allowed,
+            call.max_response_bytes,
+            context.sent if task.tell_sent else None,
         )
         try:
             async with asyncio.timeout_at(loop.time() + min(call.timeout_s, remaining)):
                 return await self._client.send(request, call.endpoint)
         except TimeoutError as error:
-            raise _late(call, progress, of_task=of_task) from error
+            raise _late(call, request, of_task=of_task) from error
 
 
-def _late(call: Call, progress: Progress, *, of_task: bool) -> TaskError:
+def _late(call: Call, request: Request, *, of_task: bool) -> TaskError:
     """Return the failure for a time that is over. No retry helps where it is the task's own."""
     ms = round(call.timeout_s * 1000)
     if of_task:
         return TaskError("TOTAL_TIMEOUT", "The task's time was over before the endpoint's answer.")
-    if not progress.connected:
+    if not request.connected:
         return TaskError("CONNECT_TIMEOUT", f"The endpoint took no connection within {ms} ms.")
-    if not progress.began:
+    if not request.began:
         return TaskError("FIRST_TOKEN_TIMEOUT", f"The endpoint did not begin to answer within {ms} ms.")
     sentence = f"The endpoint's answer did not end within {ms} ms."
     return TaskError("TOTAL_TIMEOUT", sentence, retryable=True)
