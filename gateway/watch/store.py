@@ -1,6 +1,7 @@
 """Monitors the connection to Redis and its writes: in the log, and for calls that ask."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -34,7 +35,6 @@ class StoreMonitor(Periodic):
         self._link = link
         self._probe = keys("probe")
         self._replica = replica
-        self._rejected_since: float | None = None
         self._logged_at = 0.0
         self._reasons: set[str] = set()
         self.address = address
@@ -79,42 +79,34 @@ class StoreMonitor(Periodic):
         self.down_since = time.time()
         self._reasons.clear()
         if not stopping:
-            self._log("lost the connection to Redis")
+            self._log(log.warning, "lost the connection to Redis", self._link.last_error)
 
-    def _log(self, event: str, **more: Any) -> None:
-        reason = self._link.last_error
-        log.warning(event, replica=self._replica, address=self.address, **more, reason=reason)
-        self._logged_at = time.time()
-        if len(self._reasons) < MAX_REASONS:
+    def _log(self, write: Callable[..., Any], event: str, reason: str, **more: Any) -> None:
+        """Log a problem for the first time with this reason, and again at intervals: Redis may be back, and unusable."""
+        news = reason not in self._reasons and len(self._reasons) < MAX_REASONS
+        if news or time.time() - self._logged_at >= LOG_INTERVAL_S:
             self._reasons.add(reason)
+            self._logged_at = time.time()
+            write(event, replica=self._replica, address=self.address, **more, reason=reason)
 
     async def step(self) -> float:
-        if self.down_since is not None:
-            self._check_connection(self.down_since)
-        else:
+        if self.down_since is None:
             await self._check_writes()
+        elif self._link.last_error or not self._starting:
+            event = "no connection to Redis yet" if self._starting else "still no connection to Redis"
+            self._log(
+                log.warning, event, self._link.last_error, away_s=round(time.time() - self.down_since, 1)
+            )
         return FIRST_CHECK_S if self._starting else CHECK_S
 
-    def _check_connection(self, since: float) -> None:
-        """Log a lost connection again at intervals, and immediately for a new reason: Redis may be back, and unusable."""
-        if self._starting and not self._link.last_error:
-            return
-        now = time.time()
-        news = self._link.last_error not in self._reasons and len(self._reasons) < MAX_REASONS
-        if news or now - self._logged_at >= LOG_INTERVAL_S:
-            event = "no connection to Redis yet" if self._starting else "still no connection to Redis"
-            self._log(event, away_s=round(now - since, 1))
-
     async def _check_writes(self) -> None:
-        rejections, now = self._link.write_errors, time.time()
+        rejections = self._link.write_errors
         if rejections.since is None:
             return
-        facts = {"replica": self._replica, "address": self.address, "for_s": round(now - rejections.since, 1)}
-        if self._rejected_since is None or now - self._logged_at >= LOG_INTERVAL_S:
-            self._rejected_since, self._logged_at = rejections.since, now
-            log.error("Redis rejects writes", **facts, reason=rejections.why)
+        for_s = round(time.time() - rejections.since, 1)
+        self._log(log.error, "Redis rejects writes", rejections.why, for_s=for_s)
         await self._link.command("SET", self._probe, "1", "PX", 1000)
-        if now - rejections.latest >= QUIET_S:
-            log.info("Redis accepts writes again", **facts)
-            self._rejected_since = None
+        if time.time() - rejections.latest >= QUIET_S:
+            log.info("Redis accepts writes again", replica=self._replica, address=self.address, for_s=for_s)
+            self._reasons.clear()
             rejections.clear()

@@ -261,7 +261,7 @@ export function fold(task, { event, data }) {
         ...ended(task, data, "completed"),
         text: textOf(data.result) ?? task.text,
         result: data.result,
-        finishReason: data.finishReason ?? null,
+        finishReason: data.finishReason ?? task.finishReason,
       };
     case "error":
       return { ...ended(task, data, "failed"), error: failed(data.taskId, data) };

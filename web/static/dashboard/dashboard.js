@@ -202,14 +202,16 @@ function route() {
     leave();
     state.view = name in LISTS ? new ResourceView(id ? RECORDS[name] : LISTS[name], id, wanted, context) : new Overview(context);
     replace(byId("view"), state.view.element);
-    for (const link of document.querySelectorAll(".views a")) {
-      if (link.dataset.view === name) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
-    }
+    drawViews(name);
     document.title = `${id ?? t(`${name}.title`)} · ${t("nav.dashboard")} · Fairlane`; // names the entries of the browser's history
   }
   state.shown = location.hash;
   draw();
+}
+
+function drawViews(current) {
+  const link = name => h("a", { href: `#/${name in LISTS ? name : ""}`, dataset: { view: name }, "aria-current": name === current ? "page" : null }, t(`${name}.title`));
+  replace(byId("views"), ["overview", ...Object.keys(LISTS)].map(link));
 }
 
 addEventListener("hashchange", () => {
@@ -220,7 +222,9 @@ addEventListener("hashchange", () => {
   if (document.activeElement === document.body) byId("main").focus({ preventScroll: true }); // the link that led here is gone
 });
 onLanguage(() => {
+  drawViews(addressed().name);
   leave();
   route();
   draw();
 });
+drawViews(addressed().name);

@@ -216,7 +216,7 @@ export class TaskPanel {
         ),
       ),
       h("p", { class: "task-id muted small" }, h("span", { class: "visually-hidden" }, t("task.id") + " "), h("code", { id: "task-id" }, this._task.taskId), copyButton(() => this._task.taskId, t("task.id.copy"))),
-      h("div", { id: "connection", class: "notice", hidden: true }),
+      h("div", { id: "connection", class: "notice", hidden: true }, h("span", { id: "connection-text" }), button("resume", t("connection.now"), () => this._resume(), "small")),
       h("ol", { id: "stages", class: "stages", "aria-label": t("stages.title"), hidden: true }),
       h("div", { id: "place", class: "place", hidden: true }),
       h("p", { id: "failure", class: "notice bad", hidden: true }),
@@ -262,31 +262,20 @@ export class TaskPanel {
   }
 
   _drawConnection(ended) {
-    const box = byId("connection");
     const { state, lastId } = this._source;
     const id = numberOf(lastId);
-    const kind = state === "refused" ? "bad" : "warn";
-    let parts = null;
-    if (state === "refused") parts = [explain(this._problem)];
-    else if (ended) parts = null;
-    else if (state === "cut") {
-      const seconds = Math.max(0, Math.ceil((this._back - Date.now()) / 1000));
-      parts = [
-        h("span", {}, h("strong", {}, t("connection.cut", { id })), " ", t("connection.countdown", { n: seconds })),
-        h("button", { type: "button", id: "resume", class: "small", on: { click: () => this._resume() } }, t("connection.now")),
-      ];
-      const [shown, button] = box.children; // keep the button: it may have the focus
-      if (!box.hidden && button?.id === "resume") {
-        shown.replaceWith(parts[0]);
-        return;
-      }
-    } else if (state === "lost") parts = [t("connection.lost", { id })];
-    else if (state === "connecting" && this._chains.length) parts = [t("connection.again", { id })];
-    else if (this._silentMs()) parts = [t("connection.silent", { time: wholeUnits(Math.floor(this._silentMs() / 1000) * 1000) })];
-    box.hidden = parts === null;
-    box.className = `notice connection ${kind}`;
-    if (parts) replace(box, parts);
-    else box.replaceChildren();
+    const silentMs = this._silentMs();
+    let text = "";
+    if (state === "refused") text = explain(this._problem);
+    else if (ended) text = "";
+    else if (state === "cut") text = `${t("connection.cut", { id })} ${t("connection.countdown", { n: Math.max(0, Math.ceil((this._back - Date.now()) / 1000)) })}`;
+    else if (state === "lost") text = t("connection.lost", { id });
+    else if (state === "connecting" && this._chains.length) text = t("connection.again", { id });
+    else if (silentMs) text = t("connection.silent", { time: wholeUnits(Math.floor(silentMs / 1000) * 1000) });
+    byId("connection").hidden = text === "";
+    byId("connection").className = `notice connection ${state === "refused" ? "bad" : "warn"}`;
+    setText(byId("connection-text"), text);
+    byId("resume").hidden = state !== "cut";
   }
 
   _drawPlace() {
