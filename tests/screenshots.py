@@ -86,7 +86,7 @@ async def fair_burst(page: Page, talk: Talk) -> None:
     async with talk.worker2([MODEL]) as one, talk.worker2([MODEL]) as other:
         for worker in (one, other):
             talk.later(serve(worker))
-        await page.locator("#tab-burst").click()
+        await page.locator("#tabs label", has_text="Burst").click()
         await page.locator(f"#burst-model option[value={MODEL}]").wait_for(state="attached")
         await page.locator("#burst-send").click()
         await expect(page.locator("#burst-progress")).to_have_text("24 of 24 ended")

@@ -6,6 +6,7 @@ hour. A reader adds up the entries of all replicas. For longer periods there is 
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -185,12 +186,11 @@ class Hour:
 
     def tokens_by_user(self, since: int) -> dict[str, int]:
         """Return the tokens by user of the buckets that began at `since` or later, without those counted as OTHER."""
-        whole: dict[str, int] = {}
+        whole = Counter[str]()
         for at, bucket in self._buckets.items():
             if at >= since:
-                for user, tokens in bucket.users.items():
-                    whole[user] = whole.get(user, 0) + tokens
-        whole.pop(OTHER, None)
+                whole.update(bucket.users)
+        del whole[OTHER]
         return whole
 
 

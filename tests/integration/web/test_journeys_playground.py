@@ -192,7 +192,7 @@ async def test_bursts_show_who_is_served_when_and_can_be_cancelled(
 ) -> None:
     async with talk.worker2(["m"]) as worker:
         page = await (await open_browser(talk.served.url)).open()
-        await page.locator("#tab-burst").click()
+        await page.locator("#tabs label", has_text="Burst").click()
         await page.locator("#burst-model option[value=m]").wait_for(state="attached")
         await expect(page.locator("#burst-user-0")).to_have_value("alice")
         await page.locator("#burst-count-0").fill("6")

@@ -17,8 +17,8 @@ const THEMES = ["auto", "light", "dark"];
 /**
  * Put the header into <header id="header">, translate the page, and find out who its reader is. `name`: playground, dashboard or docs.
  *
- * Returns { me, onMe(work), askForKey(reason), refresh() }: `me` is what `whoAmI` says (null: a key is needed), `work(me)` is
- * called when it becomes known and whenever the key changes; a failure is `work(undefined, problem)`.
+ * Returns { me, onMe(work), known, askForKey(reason), refresh() }: `me` is what `whoAmI` says (null: a key is needed), `work(me)` is
+ * called when it becomes known and whenever the key changes; a failure is `work(undefined, problem)`. `known` resolves when it is known for the first time.
  */
 export function startPage({ name, strings }) {
   define(common);
@@ -57,7 +57,7 @@ export function startPage({ name, strings }) {
   draw();
   translate();
   onLanguage(draw);
-  page.refresh();
+  page.known = page.refresh();
   return page;
 }
 

@@ -4,7 +4,7 @@
 // nothing else; a browser does not send a fragment to a server.
 
 import { call, explain } from "../common/api.js";
-import { byId, h, replace, setText } from "../common/dom.js";
+import { byId, h, radios, replace, setText } from "../common/dom.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
 import { APIS } from "./apis.js";
@@ -224,47 +224,32 @@ function openLink() {
   if (!taskId || taskId === task.taskId) return;
   showTab("ask");
   const streamUrl = `/api/task/${encodeURIComponent(taskId)}/events?token=${encodeURIComponent(token)}`;
-  whenKnown(() => task.follow({ taskId, streamUrl }, { headers: headersFor(user, ""), steps: [{ do: "link", url: streamUrl }] }));
+  // once it is known who the reader is: that decides whether the task's user may be named; a link works without
+  page.known.then(() => task.follow({ taskId, streamUrl }, { headers: headersFor(user, ""), steps: [{ do: "link", url: streamUrl }] }));
 }
 
-/** Do it once it is known who the reader is: that decides whether the task's user may be named. A link works without. */
-function whenKnown(open) {
-  let opened = false;
-  page.onMe(() => {
-    if (!opened) open();
-    opened = true;
-  });
-}
 addEventListener("hashchange", openLink);
 addEventListener("popstate", openLink);
 
 // ---- tabs ----------
 
-function showTab(name) {
-  for (const other of TABS) {
-    const tab = byId(`tab-${other}`);
-    tab.setAttribute("aria-selected", String(other === name));
-    tab.tabIndex = other === name ? 0 : -1;
-    byId(`view-${other}`).hidden = other !== name;
-  }
+function drawTabs() {
+  const shown = TABS.find(name => !byId(`view-${name}`).hidden);
+  replace(byId("tabs"), radios("tab", TABS.map(name => [name, h("span", {}, t(`tabs.${name}`))]), shown, showTab));
 }
-for (const [index, name] of TABS.entries()) {
-  const tab = byId(`tab-${name}`);
-  tab.addEventListener("click", () => showTab(name));
-  tab.addEventListener("keydown", event => {
-    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-    const step = event.key === "ArrowRight" ? 1 : TABS.length - 1;
-    const next = TABS[(index + step) % TABS.length];
-    showTab(next);
-    byId(`tab-${next}`).focus();
-  });
+
+function showTab(name) {
+  for (const other of TABS) byId(`view-${other}`).hidden = other !== name;
+  byId("tabs").querySelector(`[value="${name}"]`).checked = true;
 }
 
 // ---- begin ----------
 
 byId("prompt").value = t("ask.prompt.example");
+drawTabs();
 drawApis();
 onLanguage(() => {
+  drawTabs();
   drawApis();
   drawWho();
   drawModels();
