@@ -138,7 +138,7 @@ def file_object(row: FileRow) -> dict[str, Any]:
         "expires_at": None if row.expires is None else row.expires // 1000,
         "filename": row.name,
         "purpose": row.purpose,
-        "status": row.status,
+        "status": "processed",
         "status_details": None,
     }
 

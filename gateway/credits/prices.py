@@ -63,7 +63,7 @@ class PriceTable:
 
     def __init__(self, periods: Iterable[Period] = ()) -> None:
         self._of_model: dict[str, list[Period]] = {}
-        for period in sorted(periods, key=_begin, reverse=True):
+        for period in sorted(periods, key=lambda period: period.since or 0, reverse=True):
             self._of_model.setdefault(period.model, []).append(period)
 
     def __bool__(self) -> bool:
@@ -76,10 +76,6 @@ class PriceTable:
     def own(self, name: str, now_ms: float) -> Price | None:
         """Return the price of exactly this name at an instant."""
         for period in self._of_model.get(name, ()):
-            if _begin(period) <= now_ms:
+            if (period.since or 0) <= now_ms:
                 return period.price
         return None
-
-
-def _begin(period: Period) -> float:
-    return float("-inf") if period.since is None else period.since

@@ -41,11 +41,6 @@ class FileRow(NamedTuple):
     """ms since 1970; None: never."""
     owner: Owner
 
-    @property
-    def status(self) -> str:
-        """OpenAI's status of any visible file."""
-        return "processed"
-
 
 def new_file_id(now_ms: int) -> str:
     """Return a new id that cannot be guessed."""

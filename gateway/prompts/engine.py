@@ -98,7 +98,8 @@ class Text:
             raise TemplateError(f"the text has more than {MAX_TEMPLATE_CHARS} characters")
         self.variables: frozenset[str] = frozenset()
         self.reads: frozenset[tuple[str, ...]] = frozenset()
-        self._plain = None if has_places(source) else source
+        has_places = any(mark in source for mark in ("{{", "{%", "{#"))
+        self._plain = None if has_places else source
         self._path: tuple[str, ...] | None = None
         if self._plain is not None:
             return
@@ -163,11 +164,6 @@ class Text:
             reason = f"a variable has another form than it expects ({type(error).__name__}: {error}"
             raise TemplateError(f"{reason[:300]})") from None
         return "".join(parts)
-
-
-def has_places(source: str) -> bool:
-    """Return whether a text may have places to fill in; without any it stands for itself."""
-    return "{{" in source or "{%" in source or "{#" in source
 
 
 def _path_of(node: nodes.Node) -> tuple[str, ...] | None:

@@ -2,18 +2,16 @@
 
 import functools
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlane.gateway.prompts.engine import MAX_CHARS, Budget, Text, has_places
+from fairlane.gateway.prompts.engine import MAX_CHARS, Budget, Text
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 
 KEPT_TEXTS = 512
-MAX_KEPT_CHARS = 4096
-"""Of a text that stays compiled, which takes some 20 KB."""
+"""Texts that stay compiled, which takes some 20 KB each."""
 MAX_VALUES_BYTES = 262_144
 """JSON of all variables that are no texts, together: they become objects."""
 
@@ -25,12 +23,6 @@ class Prompt(NamedTuple):
     """Members of OpenAI's body but for `model`, in its words."""
     locale: str
     """The locale of the messages that were used; '' = those for every locale."""
-
-
-@functools.lru_cache(KEPT_TEXTS)
-def _kept_text(source: str) -> Text:
-    """Return a short text, cached: each use of its chain or template would compile it again."""
-    return Text(source)
 
 
 def mapped(value: Any, leaf: type, make: Callable[[Any], Any]) -> Any:
@@ -49,8 +41,10 @@ def compiled(value: Any) -> Any:
     return mapped(value, str, _text)
 
 
+@functools.lru_cache(KEPT_TEXTS)
 def _text(source: str) -> Text:
-    return _kept_text(source) if has_places(source) and len(source) <= MAX_KEPT_CHARS else Text(source)
+    """Return a text, cached: each use of its chain or template would compile it again."""
+    return Text(source)
 
 
 def texts_in(value: Any) -> list[Text]:
@@ -96,14 +90,9 @@ class Template:
                     where = f"of locale {locale}" if locale else ""
                     raise TemplateError(f"message {number + 1} {where}".strip() + f": {error}") from None
         self.optional = frozenset(optional)
-        identity: dict[str, Any] = {
-            "messages": messages,
-            "optional": sorted(self.optional),
-            "parameters": self.parameters,
-        }
-        identity |= {"default_locale": default_locale, "json_schema": json_schema}
-        canonical = json.dumps(identity, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        self.version = hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        identity = (messages, sorted(self.optional), self.parameters, default_locale, json_schema)
+        canonical = msgspec.json.encode(identity, order="deterministic")
+        self.version = hashlib.sha256(canonical).hexdigest()[:12]
         """Names its content: the same for the same content, on every replica."""
 
     @property

@@ -17,7 +17,7 @@ import structlog
 
 from fairlane.queues.embedded.child import ChildProcess
 from fairlane.queues.semaphore import FairSemaphore
-from fairlane.streaming.structured.requirements import LENGTH, MAX_TEXT_BYTES
+from fairlane.streaming.structured.requirements import MAX_TEXT_BYTES
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -29,7 +29,6 @@ ANSWER_S = 10.0
 PATIENCE_S = 30.0
 MAX_KNOWN = 4096
 SMALL_BYTES = 64 * 1024
-MAX_ANSWER_BYTES = 1 << 20
 STDERR = 2
 _PROGRAM = "fairlane.streaming.structured.child"
 
@@ -46,7 +45,7 @@ TOO_SLOW = Verdict("schema", "it takes too long, or too much memory, to compare 
 LATE = Verdict("unknown", "it was not checked in time")
 TOO_LONG = Verdict("text", f"it is longer than the {MAX_TEXT_BYTES} bytes that are looked at")
 NO_CHILD = Verdict("unknown", "the process that looks at it cannot be started")
-_read = msgspec.msgpack.Decoder(tuple[Literal["", "schema", "text"], str]).decode
+_read = msgspec.json.Decoder(tuple[Literal["", "schema", "text"], str]).decode
 
 
 class Checker:
@@ -100,7 +99,7 @@ class Checker:
         try:
             async with asyncio.timeout(PATIENCE_S) as patience, self._semaphore.hold(key):
                 patience.reschedule(None)
-                return await self._ask_now(msgspec.msgpack.encode((schema, texts)), user)
+                return await self._ask_now(_line(schema, texts), user)
         except TimeoutError:
             return LATE
 
@@ -140,7 +139,7 @@ class Checker:
             self._child = _Child(process, *await asyncio.open_unix_connection(sock=ours))
             try:
                 async with asyncio.timeout(START_S):
-                    await _exchange(self._child, msgspec.msgpack.encode((b"true", [])))
+                    await _exchange(self._child, _line(b"true", []))
             except BaseException:
                 await self._end()
                 raise
@@ -166,9 +165,11 @@ class _Child(NamedTuple):
 
 async def _exchange(child: _Child, question: bytes) -> Verdict:
     """One question and its answer. Raises EOFError or OSError where the child is gone."""
-    child.writer.write(LENGTH.pack(len(question)) + question)
+    child.writer.write(question)
     await child.writer.drain()
-    length = LENGTH.unpack(await child.reader.readexactly(LENGTH.size))[0]
-    if length > MAX_ANSWER_BYTES:
-        raise OSError("the answer is too long")
-    return Verdict(*_read(await child.reader.readexactly(length)))
+    return Verdict(*_read(await child.reader.readuntil(b"\n")))
+
+
+def _line(schema: bytes, texts: list[bytes]) -> bytes:
+    asked = schema.decode(errors="replace"), [text.decode(errors="replace") for text in texts]
+    return msgspec.json.encode(asked) + b"\n"

@@ -1,8 +1,8 @@
 """The child process that compiles schemas and looks whether texts match them: what callers and models choose may take for ever.
 
-A request is a frame of MessagePack, `[schema, [text, …]]`, with its length (8 bytes) before it; so is the answer: `["", ""]` when
-all is well, else a kind (`schema` or `text`) and a sentence. Processor time per request (the argument: in seconds) and memory are
-bounded: the system ends the process when it takes more. It ends when its input does.
+A request is a line of JSON, `["schema", ["text", …]]`; so is the answer: `["", ""]` when all is well, else a kind (`schema`
+or `text`) and a sentence. Processor time per request (the argument: in seconds) and memory are bounded: the system ends the process
+when it takes more. It ends when its input does.
 """
 
 import functools
@@ -10,12 +10,12 @@ import json
 import resource
 import signal
 import sys
-from typing import Any, BinaryIO
+from typing import Any
 
 import jsonschema_rs
 import msgspec
 
-from fairlane.streaming.structured.requirements import LENGTH, MAX_REASON_CHARS, place_of
+from fairlane.streaming.structured.requirements import MAX_REASON_CHARS, place_of
 
 MEMORY_BYTES = 1 << 30
 MAX_COMPILED = 64
@@ -28,12 +28,13 @@ def main() -> None:
     # the gateway may have inherited that it is ignored
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     cpu_s = float(sys.argv[1])
-    read = msgspec.msgpack.Decoder(tuple[bytes, list[bytes]]).decode
-    while (frame := _frame(sys.stdin.buffer)) is not None:
+    read = msgspec.json.Decoder(tuple[str, list[str]]).decode
+    for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_PROF, cpu_s)  # its signal ends the process
-        answer = msgspec.msgpack.encode(look(*read(frame)))
+        schema, texts = read(line)
+        answer = msgspec.json.encode(look(schema.encode(), [text.encode() for text in texts]))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.buffer.write(LENGTH.pack(len(answer)) + answer)
+        sys.stdout.buffer.write(answer + b"\n")
         sys.stdout.buffer.flush()
 
 
@@ -101,11 +102,6 @@ def _fetch_nothing(_uri: str) -> Any:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON")
-
-
-def _frame(stream: BinaryIO) -> bytes | None:
-    head = stream.read(LENGTH.size)
-    return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
 
 
 def _limit_memory() -> None:

@@ -4,7 +4,6 @@ A task says it in one text (`TaskSpec.answer`): a JSON schema, or one of the wor
 """
 
 import re
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -22,8 +21,6 @@ MAX_SCHEMA_BYTES = 64 * 1024
 MAX_SCHEMA_DEPTH = 64
 MAX_TEXT_BYTES = 2 << 20
 """Of the texts of one answer together; a longer one is not looked at, and fails."""
-LENGTH = struct.Struct(">Q")
-"""Stands before each frame to and from the child process."""
 MAX_PLACE_CHARS = 200
 MAX_REASON_CHARS = 300
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -75,13 +75,18 @@ def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | N
 
     The first that has a count wins; when none does, the first that has anything; else None.
     """
-    empty = None
+    return _pick(raw, result, latest)[0]
+
+
+def _pick(raw: bytes | None, result: bytes | None, latest: bytes | None) -> tuple[bytes | None, Members]:
+    """See `pick_usage`: the object, and its members."""
+    empty: tuple[bytes | None, Members] = None, {}
     for number in range(3):  # a result is looked into only when the worker reports no usage otherwise
         usage = raw if number == 0 else (members(result) or {}).get("usage") if number == 1 else latest
         if usage is not None and (found := members(usage)):
             if _has_count(found):
-                return bytes(usage)
-            empty = empty or bytes(usage)
+                return bytes(usage), found
+            empty = empty if empty[0] else (bytes(usage), found)
     return empty
 
 
@@ -94,7 +99,7 @@ def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
             pass
         else:
             return Counts(own.input_tokens, own.output_tokens, own.cached_tokens, own.reasoning_tokens)
-    return _counts(members(pick_usage(raw, result)) or {})
+    return _counts(_pick(raw, result, None)[1])
 
 
 def estimated_usage(counts: tuple[int, int], reported: bytes | None = None) -> bytes:
@@ -264,9 +269,15 @@ def _has_count(found: Members) -> bool:
 def _first(found: Members, count: str) -> int | None:
     """A count by its name in one of the objects that can hold it, else by one of its names."""
     objects, inner = _DETAILS.get(count, ((), ""))
-    places = [(members(found.get(name)) or {}, inner) for name in objects]
-    for of, name in [*places, *((found, name) for name in _NAMES[count])]:
-        if name in of and (value := _count(of[name])) is not None:
+    for name in objects:
+        if name in found and (value := _named(members(found[name]) or {}, (inner,))) is not None:
+            return value
+    return _named(found, _NAMES[count])
+
+
+def _named(found: Members, names: tuple[str, ...]) -> int | None:
+    for name in names:
+        if name in found and (value := _count(found[name])) is not None:
             return value
     return None
 
