@@ -21,8 +21,6 @@ WRITE_S = 5.0
 """The deadline of a transaction."""
 PAGE = 200
 """Responses in one transaction."""
-PAGE_BYTES = 32 << 20
-MAX_WAITING_BYTES = 256 << 20
 
 _INSERT: Final[Mapping[str, Any]] = {
     "sqlite": sqlite.insert(responses).on_conflict_do_nothing(index_elements=["task"]),
@@ -52,13 +50,12 @@ class ResponseWriter(Periodic):
         self._wrote = wrote
         self._count = count
         self._waiting: list[Waiting] = []
-        self._waiting_bytes = 0
         self.wake = asyncio.Event()
 
     async def close(self) -> None:
         """Stop. Responses that still wait are rejected."""
         await super().close()
-        self._reject(DatabaseUnavailable("the gateway stops"))
+        _settle(self._waiting, DatabaseUnavailable("the gateway stops"))
 
     async def check(self) -> None:
         """Raise DatabaseUnavailable if the database failed the last write and still takes none."""
@@ -68,11 +65,8 @@ class ResponseWriter(Periodic):
 
     async def write(self, new: New) -> None:
         """Return when the row is committed; a row of the same task stays as it is. Raise DatabaseUnavailable."""
-        if self._waiting_bytes + new.size > MAX_WAITING_BYTES:
-            raise DatabaseUnavailable(f"{self._waiting_bytes} bytes of responses wait to be written")
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((new, written))
-        self._waiting_bytes += new.size
         self.wake.set()
         try:
             await written
@@ -82,41 +76,24 @@ class ResponseWriter(Periodic):
         self._count(new.size)
 
     async def step(self) -> None:
-        """Write the responses that wait."""
-        try:
-            while page := self._take():
-                await self._insert(page)
-        except DatabaseUnavailable as error:
-            self._reject(error)
-
-    def _take(self) -> list[Waiting]:
-        """Return the next responses, without those whose caller has left."""
-        page: list[Waiting] = []
-        size = 0
-        while self._waiting and len(page) < PAGE and size < PAGE_BYTES:
-            new, written = self._waiting.pop(0)
-            self._waiting_bytes -= new.size
-            if not written.done():
-                page.append((new, written))
-                size += new.size
-        return page
-
-    async def _insert(self, page: Sequence[Waiting]) -> None:
-        """Write a page. Raise DatabaseUnavailable after the callers of the page were rejected."""
-        failure: DatabaseUnavailable | None = DatabaseUnavailable("the gateway stops")
-        try:
-            await self._commit([new for new, _ in page])
-            failure = None
-        except DatabaseUnavailable as error:
-            failure = error
-            raise
-        except Exception as error:
-            log.exception("responses cannot be stored", task_ids=[new.row.task_id for new, _ in page])
-            failure = DatabaseUnavailable(f"a response cannot be stored: {type(error).__name__}")
-        finally:
-            _settle(page, failure)
+        """Write the responses that wait. If the database is unavailable, all of them are rejected."""
+        while self._waiting:
+            page, self._waiting = self._waiting[:PAGE], self._waiting[PAGE:]
+            failure: DatabaseUnavailable | None = DatabaseUnavailable("the gateway stops")
+            try:
+                await self._commit([new for new, written in page if not written.done()])
+                failure = None
+            except DatabaseUnavailable as error:
+                failure = error
+                page, self._waiting = page + self._waiting, []
+            except Exception as error:
+                log.exception("responses cannot be stored", task_ids=[new.row.task_id for new, _ in page])
+                failure = DatabaseUnavailable(f"a response cannot be stored: {type(error).__name__}")
+            finally:
+                _settle(page, failure)
 
     async def _commit(self, page: Sequence[New]) -> None:
+        """Write these responses but for those of users erased since. Raise DatabaseUnavailable."""
         async with self._database.writing(WRITE_S) as connection:
             erased = await self._erased(connection, {new.row.user for new in page})
             wanted = [new for new in page if new.row.created > erased.get(new.row.user, -1)]
@@ -126,10 +103,6 @@ class ResponseWriter(Periodic):
                 await connection.execute(_INSERT[connection.dialect.name], [_values(new) for new in wanted])
         for new in wanted:
             self._wrote(new.row.owner)
-
-    def _reject(self, error: DatabaseUnavailable) -> None:
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        _settle(waiting, error)
 
 
 def _settle(page: Sequence[Waiting], failure: DatabaseUnavailable | None) -> None:

@@ -1,8 +1,8 @@
 """The child process that compiles schemas and looks whether texts match them: what callers and models choose may take for ever.
 
 A request is a line of JSON, `["schema", ["text", …]]`; so is the answer: `["", ""]` when all is well, else a kind (`schema`
-or `text`) and a sentence. Processor time per request (the argument: in seconds) and memory are bounded: the system ends the process
-when it takes more. It ends when its input does.
+or `text`) and a sentence. Processor time per request (the argument: in seconds) and memory are bounded: the system ends the
+process when it takes more. It ends when its input does.
 """
 
 import functools
