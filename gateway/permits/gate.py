@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fairlane.gateway.errors import SECOND_MS, ApiError
-from fairlane.gateway.permits.signed import Signed, Signer
+from fairlane.gateway.permits.signed import PERMIT, RECEIPT, Signed, Signer
 from fairlane.queues.metrics import PERMIT_CHECKS
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Admitted, PermitEnd, RetryAt
@@ -60,7 +60,7 @@ class Gate:
         `task_id`: the request's `X-Task-Id`; it must be the permit's.
         """
         count = partial(self._scheduler.metrics.count, PERMIT_CHECKS)
-        signed = self._signer.read_permit(permit, endpoint) if permit else None
+        signed = self._signer.read(PERMIT, permit, endpoint) if permit else None
         if signed is None or (task_id and task_id != signed.task_id):
             count("invalid" if permit else "missing")
             raise permit_needed()
@@ -69,7 +69,7 @@ class Gate:
         outcome = await asyncio.shield(asked)  # also when the proxy leaves: the store may have decided
         count({Admitted.IN: "allowed", Admitted.USED: "used"}.get(outcome, "expired"))
         if outcome is Admitted.IN:
-            return signed.task_id, self._signer.receipt(*signed)
+            return signed.task_id, self._signer.sign(RECEIPT, *signed)
         if outcome is Admitted.USED:
             raise PermitRejected("PERMIT_USED", "This permit was used: each is for one call", signed.task_id)
         text = "This permit is over: it was not used in time, or its task was cancelled"
@@ -78,7 +78,7 @@ class Gate:
     async def leave(self, receipt: str) -> PermitEnd | None:
         """Report the end of the call that this receipt is for. Return None if it is no receipt. Raise StoreError: it may be
         repeated."""
-        signed = self._signer.read_receipt(receipt)
+        signed = self._signer.read(RECEIPT, receipt)
         if signed is None:
             return None
         return await self._background.until_answered(

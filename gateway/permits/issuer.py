@@ -11,7 +11,7 @@ from typing import Any
 
 from fairlane.gateway.endpoints.endpoints import Endpoints
 from fairlane.gateway.endpoints.payloads import permit_of
-from fairlane.gateway.permits.signed import Signer
+from fairlane.gateway.permits.signed import PERMIT, Signer
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.metrics import EndedTask, TaskEnd
 from fairlane.queues.scheduler import MAX_TAKEN, Scheduler
@@ -98,7 +98,7 @@ class PermitIssuer:
             await self._fail(grant)
             return
         endpoint, url = found
-        permit = self._signer.permit(task_id, grant.epoch, endpoint.name)
+        permit = self._signer.sign(PERMIT, task_id, grant.epoch, endpoint.name)
         event = fragment_permit(permit, endpoint.name, url)
         # a call holds its slot until the proxy reports its end, or for the endpoint's timeout: after the mean time others would
         # be admitted while it runs

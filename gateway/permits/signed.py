@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-_PERMIT = b"fairlane permit 1\0"
-_RECEIPT = b"fairlane permit receipt 1\0"
+PERMIT = b"fairlane permit 1\0"
+RECEIPT = b"fairlane permit receipt 1\0"
+"""Purposes of a signature."""
 _EPOCH_BYTES, _MAC_BYTES = 8, 16
 _TEXT = re.compile(r"([0-9a-f-]{36})\.([A-Za-z0-9_-]{32})")
 
@@ -31,32 +32,18 @@ class Signer:
     def __init__(self, mac: Callable[[bytes, bytes, int], bytes]) -> None:
         self._mac = mac
 
-    def permit(self, task_id: str, epoch: int, endpoint: str) -> str:
-        """Return the permit of a grant."""
-        return self._sign(_PERMIT, task_id, epoch, endpoint)
-
-    def read_permit(self, text: str, endpoint: str) -> Signed | None:
-        """Return the grant of a permit; None if it is forged, or for another endpoint."""
-        return self._read(_PERMIT, text, endpoint)
-
-    def receipt(self, task_id: str, epoch: int) -> str:
-        """Return the receipt for the used permit of a grant."""
-        return self._sign(_RECEIPT, task_id, epoch, "")
-
-    def read_receipt(self, text: str) -> Signed | None:
-        """Return the grant of a receipt; None if it is forged."""
-        return self._read(_RECEIPT, text, "")
-
-    def _sign(self, purpose: bytes, task_id: str, epoch: int, endpoint: str) -> str:
+    def sign(self, purpose: bytes, task_id: str, epoch: int, endpoint: str = "") -> str:
+        """Return the permit of a grant, or the receipt for its used permit, which names no endpoint."""
         head = epoch.to_bytes(_EPOCH_BYTES, "big")
         signed = head + self._mac(purpose, head + task_id.encode() + endpoint.encode(), _MAC_BYTES)
         return f"{task_id}.{base64.urlsafe_b64encode(signed).decode()}"
 
-    def _read(self, purpose: bytes, text: str, endpoint: str) -> Signed | None:
+    def read(self, purpose: bytes, text: str, endpoint: str = "") -> Signed | None:
+        """Return the grant of a permit or a receipt; None if it is forged, or for another endpoint."""
         match = _TEXT.fullmatch(text)
         if match is None:
             return None
         task_id, head = match[1], base64.urlsafe_b64decode(match[2])[:_EPOCH_BYTES]
         epoch = int.from_bytes(head, "big")
-        genuine = hmac.compare_digest(text, self._sign(purpose, task_id, epoch, endpoint))
+        genuine = hmac.compare_digest(text, self.sign(purpose, task_id, epoch, endpoint))
         return Signed(task_id, epoch) if genuine else None

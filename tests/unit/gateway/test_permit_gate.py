@@ -8,7 +8,7 @@ import pytest
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.endpoints.endpoints import Endpoint
 from fairlane.gateway.permits.gate import Gate, PermitRejected
-from fairlane.gateway.permits.signed import Signed, Signer
+from fairlane.gateway.permits.signed import PERMIT, RECEIPT, Signed, Signer
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.metrics import PERMIT_CHECKS, Recorder
@@ -59,7 +59,7 @@ class Knock:
         self.store, self.later = Store(), list[RetryAt]()
         self.signer = Signer(Tickets(SECRET).mac)
         self.gate = Gate(cast(Scheduler, self.store), Background(), self.signer, self.later.append)
-        self.permit = self.signer.permit(TASK, 1_790_000_000_000_000, "image")
+        self.permit = self.signer.sign(PERMIT, TASK, 1_790_000_000_000_000, "image")
 
     async def refused(
         self, permit: str | None = None, task_id: str | None = None, endpoint: str = "image"
@@ -79,26 +79,26 @@ async def knock() -> Knock:
 
 async def test_what_is_signed_is_read_back_and_nothing_else_is() -> None:
     signer = Signer(Tickets(SECRET).mac)
-    permit, receipt = signer.permit(TASK, 17, "image"), signer.receipt(TASK, 17)
-    assert signer.read_permit(permit, "image") == signer.read_receipt(receipt) == Signed(TASK, 17)
+    permit, receipt = signer.sign(PERMIT, TASK, 17, "image"), signer.sign(RECEIPT, TASK, 17)
+    assert signer.read(PERMIT, permit, "image") == signer.read(RECEIPT, receipt) == Signed(TASK, 17)
     assert (
-        signer.read_permit(permit, "imag")
-        is signer.read_permit(receipt, "image")
-        is signer.read_receipt(permit)
+        signer.read(PERMIT, permit, "imag")
+        is signer.read(PERMIT, receipt, "image")
+        is signer.read(RECEIPT, permit)
         is None
     )
-    assert Signer(Tickets(SECRET + b"!").mac).read_permit(permit, "image") is None
-    assert signer.read_receipt(signer.permit(TASK, 17, "")) is None, (
+    assert Signer(Tickets(SECRET + b"!").mac).read(PERMIT, permit, "image") is None
+    assert signer.read(RECEIPT, signer.sign(PERMIT, TASK, 17, "")) is None, (
         "one is not the other, whatever the endpoint is called"
     )
 
 
 async def test_no_other_text_is_a_permit() -> None:
     signer = Signer(Tickets(SECRET).mac)
-    permit = signer.permit(TASK, 17, "image")
+    permit = signer.sign(PERMIT, TASK, 17, "image")
     for at, letter in enumerate(permit):
         other = permit[:at] + ("a" if letter != "a" else "b") + permit[at + 1 :]
-        assert signer.read_permit(other, "image") is None, at
+        assert signer.read(PERMIT, other, "image") is None, at
     for text in (
         "",
         ".",
@@ -109,7 +109,7 @@ async def test_no_other_text_is_a_permit() -> None:
         "é" * 69,
         "-" * 36 + "." + "_" * 32,
     ):
-        assert signer.read_permit(text, "image") is None, text
+        assert signer.read(PERMIT, text, "image") is None, text
 
 
 # ---- who has one ----------
@@ -120,7 +120,7 @@ async def test_of_many_repetitions_one_is_admitted(knock: Knock) -> None:
         *(knock.gate.admit("image", knock.permit, None) for _ in range(500)), return_exceptions=True
     )
     assert [one for one in answers if not isinstance(one, PermitRejected)] == [
-        (TASK, knock.signer.receipt(TASK, 1_790_000_000_000_000))
+        (TASK, knock.signer.sign(RECEIPT, TASK, 1_790_000_000_000_000))
     ]
     assert {one.code for one in answers if isinstance(one, PermitRejected)} == {"PERMIT_USED"}
     counted = knock.store.metrics.values[PERMIT_CHECKS.name]
@@ -149,7 +149,12 @@ async def test_who_leaves_does_not_stop_the_question(knock: Knock) -> None:
 
 
 async def test_forgeries_cost_the_store_nothing(knock: Knock) -> None:
-    for text in (knock.permit[:-1] + "!", knock.permit[:-1], "x" * 100_000, knock.signer.receipt(TASK, 17)):
+    for text in (
+        knock.permit[:-1] + "!",
+        knock.permit[:-1],
+        "x" * 100_000,
+        knock.signer.sign(RECEIPT, TASK, 17),
+    ):
         assert (await knock.refused(text)).code == "PERMIT_NEEDED"
         assert await knock.gate.leave(text if "." not in text else knock.permit) is None
     assert (await knock.refused(knock.permit, new_task_id(1))).code == "PERMIT_NEEDED"
