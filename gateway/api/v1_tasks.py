@@ -23,7 +23,8 @@ from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.views.chat import ChatBodyView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
-from fairlane.streaming.views.media import CutShort, MediaBodyView, split_typed
+from fairlane.streaming.views.media.speech import CutShort
+from fairlane.streaming.views.media.typed import MediaBodyView, split_typed
 from fairlane.streaming.views.messages import MessagesBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
 from fairlane.streaming.views.result import ResultShapeError

@@ -23,17 +23,12 @@ from fairlane.queues.tasks import Grant, State
 from fairlane.streaming import events as ev
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event
-from fairlane.streaming.views import (
-    ChatBodyView,
-    ChatStreamView,
-    MessagesBodyView,
-    MessagesStreamView,
-    NativeStreamView,
-    ResponsesBodyView,
-    ResponsesStreamView,
-    ResultView,
-    TaskInfo,
-)
+from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
+from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
+from fairlane.streaming.views.native import NativeStreamView
+from fairlane.streaming.views.responses import ResponsesBodyView, ResponsesStreamView
+from fairlane.streaming.views.result import ResultView
+from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import openai_usage
 from fairlane.streaming.writer import bytes_of
 from fairlane.workers.adapters import PROVIDERS

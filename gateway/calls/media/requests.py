@@ -8,18 +8,10 @@ from fairlane.gateway.calls.bodies import RawObject, value_of
 from fairlane.gateway.calls.task_builder import check_choices, read_flag
 from fairlane.gateway.errors import Headers, bad_request
 from fairlane.streaming.jsontext import kind_of
-from fairlane.streaming.views.media import (
-    ImageBodyView,
-    ImageStreamView,
-    MediaBodyView,
-    ModerationBodyView,
-    SpeechBytesView,
-    SpeechEventsView,
-    TranscriptBodyView,
-    TranscriptStreamView,
-    type_of,
-)
-from fairlane.streaming.views.media.transcripts import FORMATS
+from fairlane.streaming.views.media.images import ImageBodyView, ImageStreamView, ModerationBodyView
+from fairlane.streaming.views.media.speech import SpeechBytesView, SpeechEventsView, type_of
+from fairlane.streaming.views.media.transcripts import FORMATS, TranscriptBodyView, TranscriptStreamView
+from fairlane.streaming.views.media.typed import MediaBodyView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.workers import tasktypes
 

@@ -13,7 +13,8 @@ TEXT = b"text/plain; charset=utf-8"
 
 
 class MediaBodyView(ResultView, ABC):
-    """The body of a completed task, of whatever type."""
+    """The body of a completed task, of whatever type: `typed` has its type before it, as one text of bytes that all clients that
+    ask for the same task can share."""
 
     def typed(self) -> bytes:
         """Type and body: see `split_typed`. Raises ResultShapeError for a result that is no answer to the call."""

@@ -21,8 +21,9 @@ from fairlane.gateway.errors import (
 )
 from fairlane.queues.failures import CANCELLED, FAILURES, anthropic_kind, failure_row, openai_kind
 from fairlane.streaming.events import Failure
-from fairlane.streaming.views import MessagesStreamView, TaskInfo
+from fairlane.streaming.views.messages import MessagesStreamView
 from fairlane.streaming.views.sse import error_body
+from fairlane.streaming.views.task import TaskInfo
 from fairlane.workers.protocol import FAILURE_CODES
 
 ROOT = Path(__file__).parents[3]

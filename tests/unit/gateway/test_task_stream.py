@@ -7,7 +7,10 @@ import pytest
 from fairlane.gateway.api.v1_tasks import QUEUE_CHUNK_S, TaskStream
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import queued_event
-from fairlane.streaming.views import ChatStreamView, MessagesStreamView, ResponsesStreamView, TaskInfo
+from fairlane.streaming.views.chat import ChatStreamView
+from fairlane.streaming.views.messages import MessagesStreamView
+from fairlane.streaming.views.responses import ResponsesStreamView
+from fairlane.streaming.views.task import TaskInfo
 
 INFO = TaskInfo("0191f0aa-1111-8222-8333-444455556666", "m", 1_763_690_000, "openaiLike")
 

@@ -8,7 +8,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 from streaming_logs import INFO, Log, fold, frames, read
 
-from fairlane.streaming.views import MessagesBodyView, MessagesStreamView
+from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
 
 _event = TypeAdapter(RawMessageStreamEvent).validate_python
 

@@ -9,7 +9,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from streaming_logs import INFO, Log, fold, frames
 
-from fairlane.streaming.views import ResponsesBodyView, ResponsesStreamView
+from fairlane.streaming.views.responses import ResponsesBodyView, ResponsesStreamView
 
 ECHO = json.dumps(
     {

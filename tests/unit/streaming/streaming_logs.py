@@ -8,7 +8,8 @@ from typing import Any
 from fairlane.streaming import events as ev
 from fairlane.streaming.events import Event
 from fairlane.streaming.tool_calls import CallDeltas
-from fairlane.streaming.views import ResultView, TaskInfo
+from fairlane.streaming.views.result import ResultView
+from fairlane.streaming.views.task import TaskInfo
 
 TASK = "0191f0aa-1111-8222-8333-444455556666"
 INFO = TaskInfo(TASK, "small-model", 1_763_690_000, "openaiLike")

@@ -8,7 +8,8 @@ from streaming_logs import INFO, TASK, TS, Log, fold, frames, read
 
 from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
-from fairlane.streaming.views import ChatBodyView, ChatStreamView, ResultView
+from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import DONE
 
 CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}

@@ -5,7 +5,7 @@ import pytest
 from openai.types import Completion
 from streaming_logs import INFO, TASK, Log, fold, frames, read
 
-from fairlane.streaming.views import CompletionBodyView, CompletionStreamView
+from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
 
 
 def chunks(log: Log, include_usage: bool = False) -> list[Any]:

@@ -7,7 +7,7 @@ import pytest
 from openai.types import CreateEmbeddingResponse
 from streaming_logs import INFO, Log, fold
 
-from fairlane.streaming.views import EmbeddingBodyView
+from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.result import ResultShapeError
 
 VECTOR = [0.5, -2.0, 1.0]

@@ -11,16 +11,10 @@ from streaming_logs import INFO, TASK, TS, Log, fold
 
 from fairlane.streaming import events as ev
 from fairlane.streaming.events import Event
-from fairlane.streaming.views.media import (
-    CutShort,
-    ImageBodyView,
-    ModerationBodyView,
-    SpeechBytesView,
-    SpeechEventsView,
-    TranscriptBodyView,
-    TranscriptStreamView,
-    split_typed,
-)
+from fairlane.streaming.views.media.images import ImageBodyView, ModerationBodyView
+from fairlane.streaming.views.media.speech import CutShort, SpeechBytesView, SpeechEventsView
+from fairlane.streaming.views.media.transcripts import TranscriptBodyView, TranscriptStreamView
+from fairlane.streaming.views.media.typed import split_typed
 from fairlane.streaming.views.result import ResultShapeError
 
 SEGMENTS = [

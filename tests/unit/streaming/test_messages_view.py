@@ -10,7 +10,8 @@ from messages_folds import body, content, events, streamed
 from streaming_logs import INFO, TASK, Log, call, calls_in_turns, fold, frames, text_and_calls, thoughts
 
 from fairlane.queues.tasks import Place
-from fairlane.streaming.views import ChatBodyView, MessagesStreamView
+from fairlane.streaming.views.chat import ChatBodyView
+from fairlane.streaming.views.messages import MessagesStreamView
 
 TEXT = {"type": "text", "text": "Hello"}
 THOUGHT = {"type": "thinking", "thinking": "Let me see", "signature": ""}

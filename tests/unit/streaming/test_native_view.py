@@ -5,7 +5,7 @@ from streaming_logs import INFO, TASK, TS, Log, frames, read
 from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
 from fairlane.streaming.events import Event
-from fairlane.streaming.views import NativeStreamView
+from fairlane.streaming.views.native import NativeStreamView
 
 TAGGED = replace(INFO, metadata=b'{"order": 7,\n "x": null}')
 

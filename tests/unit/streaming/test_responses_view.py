@@ -15,8 +15,14 @@ from fairlane.gateway.calls.responses.request import chat_of
 from fairlane.queues.failures import FAILURES, failure_row
 from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
-from fairlane.streaming.views import ChatBodyView, ResponsesBodyView, ResponsesStreamView
-from fairlane.streaming.views.responses import response_id, task_of_item, task_of_response
+from fairlane.streaming.views.chat import ChatBodyView
+from fairlane.streaming.views.responses import (
+    ResponsesBodyView,
+    ResponsesStreamView,
+    response_id,
+    task_of_item,
+    task_of_response,
+)
 
 CALL = {
     "id": f"fc_{TASK}_0",

@@ -13,15 +13,10 @@ from streaming_logs import INFO, TASK, TS, Log, fold, frames, read
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, chunk_data
 from fairlane.streaming.tool_calls import CallDeltas
-from fairlane.streaming.views import (
-    ChatBodyView,
-    ChatStreamView,
-    CompletionBodyView,
-    CompletionStreamView,
-    NativeStreamView,
-    ResultView,
-)
-from fairlane.streaming.views.result import ResultShapeError
+from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
+from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
+from fairlane.streaming.views.native import NativeStreamView
+from fairlane.streaming.views.result import ResultShapeError, ResultView
 
 TEXT = st.text(max_size=12)
 CHUNK = st.tuples(st.sampled_from(["text", "text", "reasoning", "refusal"]), TEXT)

@@ -8,7 +8,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from streaming_logs import INFO, TASK, Log, fold, frames, read
 
 from fairlane.streaming.events import Failure
-from fairlane.streaming.views import ChatBodyView, ChatStreamView, NativeStreamView, ResultView
+from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
+from fairlane.streaming.views.native import NativeStreamView
+from fairlane.streaming.views.result import ResultView
 
 CHAT_RESULT = {
     "id": "up-1",
