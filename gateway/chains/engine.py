@@ -99,11 +99,10 @@ def _requests(
     plan: Plan, stage: StagePlan, names: Mapping[str, Any], items: list[Any] | None, budget: Budget
 ) -> list[_Request]:
     """Return the requests of all parts, or of the only one. All run with the rules for images if one of them has an image."""
-    texts = _Texts(stage)
     bodies: list[tuple[Any, bool]] = []
     for number, item in enumerate([None] if items is None else items):
         more = {} if items is None else {ITEM: item, INDEX: number}
-        bodies.append(texts.body({**names, **more}, budget))
+        bodies.append(_body(stage, {**names, **more}, budget))
     image = any(image for _, image in bodies)
     built, size = [], 0
     for body, _ in bodies:
@@ -115,32 +114,22 @@ def _requests(
     return built
 
 
-class _Texts:
-    """The texts of a stage's requests, compiled once for all its parts."""
-
-    def __init__(self, stage: StagePlan) -> None:
-        """Raise TemplateError."""
-        prompt, seeing = stage.runs.prompt, stage.seeing.prompt if stage.seeing else None
-        self._payload = None if stage.payload is None else Values(stage.payload)
-        self._plain = None if prompt is None else _template(prompt)
-        self._seeing = None if seeing is None or seeing == prompt else _template(seeing)
-        self._variables = None if stage.variables is None else Values(stage.variables)
-
-    def body(self, names: dict[str, Any], budget: Budget) -> tuple[Any, bool]:
-        """Return the body of a request, and whether it holds an image. Raise TemplateError and VariablesError."""
-        if self._payload is not None:
-            body = self._payload.filled(names, budget)
-            return body, _shows_image(body)
-        template = self._plain
-        assert template is not None
-        filled = names if self._variables is None else self._variables.filled(names, budget)
-        if self._seeing is not None and self._seeing.holds_image(filled):
-            template = self._seeing
-        known = {*template.all_variables, *template.optional}
-        if self._variables is None:
-            filled = {name: value for name, value in filled.items() if name in known}
-        body = template.render(filled, budget=budget).body
+def _body(stage: StagePlan, names: dict[str, Any], budget: Budget) -> tuple[Any, bool]:
+    """Return the body of a request, and whether it holds an image. Raise TemplateError and VariablesError."""
+    if stage.payload is not None:
+        body = Values(stage.payload).filled(names, budget)
         return body, _shows_image(body)
+    prompt, seeing = stage.runs.prompt, stage.seeing.prompt if stage.seeing else None
+    assert prompt is not None
+    template = _template(prompt)
+    filled = names if stage.variables is None else Values(stage.variables).filled(names, budget)
+    if seeing is not None and seeing != prompt and _template(seeing).holds_image(filled):
+        template = _template(seeing)
+    if stage.variables is None:
+        known = {*template.all_variables, *template.optional}
+        filled = {name: value for name, value in filled.items() if name in known}
+    body = template.render(filled, budget=budget).body
+    return body, _shows_image(body)
 
 
 def _request(stage: StagePlan, runs: Runs, body: Any, *, image: bool) -> _Request:

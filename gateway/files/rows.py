@@ -23,6 +23,10 @@ from fairlane.gateway.database.tables import files
 ARRIVING, READY, DELETED = "arriving", "ready", "deleted"
 LOCK = 0x66696C6573
 """PostgreSQL's advisory lock for checks of room (`files` in ASCII)."""
+_ROWS = select(
+    *(files.c.id, files.c.bytes, files.c.created, files.c.name, files.c.purpose, files.c.expires),
+    *(files.c.key_id, files.c.user_name),
+)
 _SUMS = func.count(), func.coalesce(func.sum(files.c.bytes), 0)
 
 
@@ -122,7 +126,7 @@ async def due(connection: AsyncConnection, now: int, next_due: int, most: int) -
 
 async def read(connection: AsyncConnection, file_id: str, owner: Owner | None, now: int) -> FileRow | None:
     """Return a ready file of an owner (None: of any), or None."""
-    wanted = _rows().where(_ready(now), files.c.id == file_id)
+    wanted = _ROWS.where(_ready(now), files.c.id == file_id)
     if owner is not None:
         wanted = wanted.where(_of(owner))
     found = (await connection.execute(wanted)).one_or_none()
@@ -141,7 +145,7 @@ async def page(
 ) -> list[FileRow]:
     """Return files of an owner by time, after the id `after`, which may be deleted."""
     columns = files.c
-    wanted = _rows().where(_ready(now), _of(owner))
+    wanted = _ROWS.where(_ready(now), _of(owner))
     if purpose is not None:
         wanted = wanted.where(columns.purpose == purpose)
     if after is not None:
@@ -156,14 +160,6 @@ def _of(owner: Owner) -> ColumnElement[bool]:
 
 def _ready(now: int) -> ColumnElement[bool]:
     return and_(files.c.state == READY, or_(files.c.due.is_(None), files.c.due > now))
-
-
-def _rows() -> Any:
-    columns = files.c
-    return select(
-        *(columns.id, columns.bytes, columns.created, columns.name, columns.purpose, columns.expires),
-        *(columns.key_id, columns.user_name),
-    )
 
 
 def _row(found: Any) -> FileRow:

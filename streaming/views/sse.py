@@ -50,11 +50,6 @@ def frame_parts(event: Event) -> tuple[bytes, bytes]:
     return b"id: %d-%d\n%bdata: " % (event.epoch, event.seq, _HEADS[event.type]), b"\n\n"
 
 
-def data_frame(data: bytes) -> bytes:
-    """A frame of data alone; `data` is one line."""
-    return b"data: %b\n\n" % data
-
-
 def typed_frame(kind: bytes, members: bytes = b"") -> bytes:
     """A frame whose event is the `type` in its data; `members`: the others, each with a comma before it."""
     return b'event: %b\ndata: {"type":"%b"%b}\n\n' % (kind, kind, members)
@@ -72,4 +67,4 @@ def error_body(message: str, code: str) -> bytes:
 
 def error_frame(message: str, code: str) -> bytes:
     """How an OpenAI stream ends in failure. No `[DONE]` follows."""
-    return data_frame(error_body(message, code))
+    return b"data: %b\n\n" % error_body(message, code)
