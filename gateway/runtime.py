@@ -183,7 +183,7 @@ class Gateway:
         self.hub = Hub(
             self.scheduler, keep_alive_s=min(5.0, max(settings.tuning.linger_ms, MIN_LINGER_MS) / 3000)
         )
-        results = Results(self.hub.page, self.hub.last)
+        results = Results(self.hub)
         self.checker = checker = Checker()
         self.dispatcher = Dispatcher(
             self.scheduler, self.link, self.hub, dispatch_settings(current), keys, checker, self.tracer

@@ -6,12 +6,12 @@ logs are read at the same time, page by page.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TypeVar
 
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.streaming.events import Event
-from fairlane.streaming.hub import Lost
+from fairlane.streaming.hub import Hub, Lost
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
@@ -23,20 +23,15 @@ View = TypeVar("View", bound=ResultView)
 
 
 class Results:
-    """Reads ends and makes results. `page` reads a part of a log behind an event, as `Hub.page`; `last` its newest event."""
+    """Reads ends, and makes results of whole logs."""
 
-    def __init__(
-        self,
-        page: Callable[[str, int, int], Awaitable[list[Event]]],
-        last: Callable[[str], Awaitable[Event | None]],
-    ) -> None:
-        self._page = page
-        self._last = last
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
         self._semaphore = FairSemaphore(MAX_CONCURRENT)
 
     async def end(self, info: TaskInfo) -> ResultView:
         """Return the view of a task's terminal event. Raise Lost when the log is gone, and StoreError."""
-        last = await self._last(info.task_id)
+        last = await self._hub.last(info.task_id)
         if last is None:
             raise Lost
         view = ResultView(info)
@@ -55,7 +50,7 @@ class Results:
     ) -> bytes:
         """Return the result as `show` makes it of a view that was fed the whole log. Raise as `of` does, and as `show` does."""
         view, size = make_view(info), 0
-        events = await self._page(info.task_id, 0, 0)
+        events = await self._hub.page(info.task_id, 0, 0)
         # most logs are one page and need not wait
         async with contextlib.nullcontext() if _whole(events) else self._semaphore.hold(info.user):
             while True:
@@ -67,7 +62,7 @@ class Results:
                 last = events[-1] if events else None
                 if last is None:
                     raise Lost
-                events = await self._page(info.task_id, last.epoch, last.seq)
+                events = await self._hub.page(info.task_id, last.epoch, last.seq)
         return show(view) if size < LARGE else await asyncio.to_thread(show, view)
 
 

@@ -47,16 +47,12 @@ class BlockStreamView(StreamView):
     def _chunk(self, index: int, kind: str, delta: bytes) -> bytes:
         if index != 0:
             return b""
-        if kind == "finish":
-            self._finish = bytes(delta)
-            return b""
-        if kind == "tool":
-            frames = b"".join([self._add(piece) for piece in read_pieces(delta)])
-            return frames + self._release() if self._held and not self._busy else frames
-        if self._busy:
-            self._held.append((kind, delta))
-            return b""
-        before = self._leave() if self._open_call else b""
+        before = b""
+        if self._open == "tool" and kind not in ("tool", "finish"):
+            if self._busy:
+                self._held.append((kind, delta))
+                return b""
+            before = self._leave()
         if kind == "text":
             self._content = True
             return before + self._text(delta)
@@ -66,6 +62,12 @@ class BlockStreamView(StreamView):
         if kind == "refusal":
             self._content = self._refused = True
             return before + self._refusal(delta)
+        if kind == "tool":
+            frames = b"".join([self._add(piece) for piece in read_pieces(delta)])
+            return frames + self._release() if self._held and not self._busy else frames
+        if kind == "finish":
+            self._finish = bytes(delta)
+            return b""
         return before + self._extra(members(delta) or {})
 
     # ---- calls ----------

@@ -41,20 +41,13 @@ _OWN = frozenset({"id", "object", "created", "model", "choices", "usage"})
 class ChoiceState:
     """What the reader has seen of one choice."""
 
-    __slots__ = ("finish", "finished", "held", "shown")
+    __slots__ = ("calls_tools", "finish", "finished", "held", "shown_content", "shown_reasoning")
 
     def __init__(self) -> None:
-        self.shown: set[str] = set()
-        """Kinds of chunks."""
-        self.finished = False
+        self.shown_content = self.shown_reasoning = self.calls_tools = self.finished = False
         self.finish: bytes | None = None
         self.held = b""
         """Members that its next frame has, too: log probabilities, which come before their text."""
-
-    @property
-    def shown_content(self) -> bool:
-        """Anything but reasoning."""
-        return not self.shown <= {"reasoning"}
 
 
 class ChatStreamView(StreamView):
@@ -87,6 +80,8 @@ class ChatStreamView(StreamView):
         self._timings = b""
         self._rest = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._tail = b'%b,"finish_reason":null}]%b' % (self.before_finish, self._rest)
+        before, after = self.shapes["text"]
+        self._before_text, self._after_text = b"," + before, after + self._tail
         self._placed = False
         """A chunk with the position in the queue was shown: all others have its id."""
         self._told: dict[str, bytes] = {}
@@ -107,44 +102,51 @@ class ChatStreamView(StreamView):
         return b""
 
     def _chunk(self, index: int, kind: str, delta: bytes) -> bytes:
-        found = None
         if kind == "extra":
-            found = members(delta) or {}
-            if (response := found.pop("response", None)) is not None:
-                self._learn(members(response) or {})
-            if not found:
-                return b""
-        opening, state = b"", self._choices.get(index)
+            return self._extra(index, self._learn(members(delta) or {}))
+        state = self._choices.get(index)
         if state is None:
-            opening, state = self._open(index)
-        frames = self._delta(index, state, kind, delta) if found is None else self._extra(index, state, found)
-        if state.held and found is None:
-            frames = self._with_held(state, frames)
-        return opening + frames if opening else frames
+            return self._open(index) + self._chunk(index, kind, delta)
+        frames = self._delta(index, state, kind, delta)
+        return self._with_held(state, frames) if state.held else frames
 
     def _delta(self, index: int, state: ChoiceState, kind: str, delta: bytes) -> bytes:
-        shape = self.shapes.get(kind)
-        if shape is None:
-            return self._finish_frame(index, state, bytes(delta)) if kind == "finish" else b""
-        state.shown.add(kind)
+        if kind == "text":
+            state.shown_content = True
+            return b"%b%d%b%b%b" % (self._head, index, self._before_text, delta, self._after_text)
+        if kind == "finish":
+            return self._finish_frame(index, state, bytes(delta))
+        if kind not in self.shapes:
+            return b""
+        before, after = self.shapes[kind]
+        if kind == "reasoning":
+            state.shown_reasoning = True
+        else:
+            state.shown_content = True
+        deltas = [delta]
         if kind == "tool":  # one frame for each, as clients are used to
-            return b"".join([self._frame(index, shape, call) for call in items(delta) or ()])
-        return self._frame(index, shape, delta)
+            state.calls_tools, deltas = True, items(delta) or []
+        return b"".join(
+            [b"%b%d,%b%b%b%b" % (self._head, index, before, one, after, self._tail) for one in deltas]
+        )
 
-    def _frame(self, index: int, shape: tuple[bytes, bytes], delta: bytes) -> bytes:
-        return b"%b%d,%b%b%b%b" % (self._head, index, shape[0], delta, shape[1], self._tail)
-
-    def _extra(self, index: int, state: ChoiceState, found: Mapping[str, bytes]) -> bytes:
-        """The frame of a chunk of other members, if there are any. Log probabilities, and all members that come with them, wait
+    def _extra(self, index: int, found: Mapping[str, bytes]) -> bytes:
+        """The frame of other members of a choice, if there are any. Log probabilities, and all members that come with them, wait
         for the next frame of their choice."""
-        pairs = others(found, NOT_EXTRA)
+        if not found:
+            return b""
+        opening = b"" if index in self._choices else self._open(index)
+        state, pairs = self._choices[index], others(found, NOT_EXTRA)
         if "logprobs" in pairs and not (state.held or state.finished):
             state.held, pairs = join_object(pairs.items())[1:-1], {}
         rest = self._other_output(found)
         if not pairs and not rest:
-            return b""
+            return opening
         more = [rest or self.nothing] + ([join_object(pairs.items())[1:-1]] if pairs else [])
-        return b'%b%d,%b,"finish_reason":null}]%b' % (self._head, index, b",".join(more), self._rest)
+        return opening + b'%b%d,%b,"finish_reason":null}]%b' % (
+            *(self._head, index, b",".join(more)),
+            self._rest,
+        )
 
     def _other_output(self, found: Mapping[str, bytes]) -> bytes:
         """The member of a choice that holds further output; empty for none."""
@@ -167,15 +169,20 @@ class ChatStreamView(StreamView):
         self._envelope = envelope
         self._head = envelope + b'"choices":[{"index":'
 
-    def _learn(self, told: Mapping[str, bytes]) -> None:
-        """Members of the upstream's answer as a whole: they stand in each frame from now on, or in the last one."""
+    def _learn(self, found: dict[str, Raw]) -> Mapping[str, bytes]:
+        """Members of the upstream's answer as a whole: they stand in each frame from now on, or in the last one. Returns the
+        other members of a chunk of kind `extra`."""
+        told = members(found.pop("response", None)) or {}
+        if not told:
+            return found
         for name in IN_EACH_FRAME if self._placed or self._choices else ("id", *IN_EACH_FRAME):
             value = told.get(name)
             if value is not None and len(memoryview(value)) <= MAX_REPEATED:
-                self._told[name] = value
+                self._told[name] = bytes(value)
         self._address()
         if kind_of(told.get("timings")):
             self._timings = b'"timings":%b' % bytes(told["timings"])
+        return found
 
     def _with_held(self, state: ChoiceState, frames: bytes) -> bytes:
         """Frames of a choice with what is held for it in the first of them."""
@@ -195,10 +202,10 @@ class ChatStreamView(StreamView):
                 self.check(done.result)
             frames = [self._show(choice) for choice in choices_of_result(done.result, self._info.task_id)]
         if not self._choices:
-            frames.append(self._open(0)[0])
+            frames.append(self._open(0))
         for index, state in self._choices.items():
             if not state.finished:
-                reason = state.finish or done.finish_reason or finish_of("tool" in state.shown)
+                reason = state.finish or done.finish_reason or finish_of(state.calls_tools)
                 frames.append(self._with_held(state, self._finish_frame(index, state, reason)))
         usage = openai_usage(self._usage(done)) if self._include_usage else None
         if usage is not None:
@@ -212,22 +219,20 @@ class ChatStreamView(StreamView):
     def check(result: bytes) -> None:
         """Raise ResultShapeError for a result that is no answer to this call."""
 
-    def _open(self, index: int) -> tuple[bytes, ChoiceState]:
-        """Begin a choice: the frame that does it, and its state."""
-        state = self._choices[index] = ChoiceState()
-        if not self.opening:
-            return b"", state
-        return b"%b%d,%b%b" % (self._head, index, self.opening, self._tail), state
+    def _open(self, index: int) -> bytes:
+        """Begin a choice. Returns the frame that does it."""
+        self._choices[index] = ChoiceState()
+        return b"%b%d,%b%b" % (self._head, index, self.opening, self._tail) if self.opening else b""
 
     def _show(self, choice: Choice) -> bytes:
         """What a result says of a choice whose chunks showed no content."""
         index, state = choice.index, self._choices.get(choice.index)
         frames = []
         if state is None or not (state.finished or state.shown_content):
-            said = pieces(choice, thought=state is not None and "reasoning" in state.shown)
+            said = pieces(choice, thought=state is not None and state.shown_reasoning)
             frames = [self._chunk(index, kind, delta) for kind, delta in said]
         if index not in self._choices:
-            frames.append(self._open(index)[0])
+            frames.append(self._open(index))
         self._choices[index].finish = choice.finish
         return b"".join(frames)
 
@@ -287,7 +292,7 @@ class ChatBodyView(ResultView):
         return [
             ("index", b"%d" % choice.index),
             self._content(choice),
-            ("finish_reason", choice.finish or self.default_finish or finish_of(bool(choice.tool_calls))),
+            ("finish_reason", choice.finish or self._finish or finish_of(bool(choice.tool_calls))),
             *others.items(),
         ]
 

@@ -8,8 +8,6 @@ together. `choices` is there when there is more than one: the same members per c
 `usage` is as the worker reported it, or as the gateway counted (`estimated`).
 """
 
-from collections.abc import Mapping
-
 import msgspec
 
 from fairlane.streaming.events import (
@@ -30,6 +28,7 @@ from fairlane.streaming.views.choice import (
     NOT_EXTRA_IN_MESSAGE,
     Choice,
     choices_of_result,
+    others,
     what_came,
 )
 from fairlane.streaming.views.task import TaskInfo
@@ -64,7 +63,10 @@ class _Output:
 
     def add(self, kind: str, delta: bytes) -> None:
         if kind in TEXT_KINDS:
-            self.texts.setdefault(kind, bytearray()).extend(memoryview(delta)[1:-1])
+            text = self.texts.get(kind)
+            if text is None:
+                text = self.texts[kind] = bytearray()
+            text += memoryview(delta)[1:-1]
         elif kind == "tool":
             self.tools = self.tools or ToolCalls()
             self.tools.add(delta)
@@ -86,8 +88,8 @@ class _Output:
             refusal=texts.get("refusal"),
             tool_calls=self.tools.finished() if self.tools else [],
             finish=self.finish,
-            members=_without(extra, NOT_EXTRA),
-            message=_without(members(extra.get("delta")) or {}, NOT_EXTRA_IN_MESSAGE),
+            members=others(extra, NOT_EXTRA),
+            message=others(members(extra.get("delta")) or {}, NOT_EXTRA_IN_MESSAGE),
         )
 
 
@@ -157,22 +159,12 @@ class ResultView:
         """The usage object that counts, in the worker's words."""
         return pick_usage(self._told_usage, self._result, self._latest_usage)
 
-    @property
-    def has_chunks(self) -> bool:
-        """Whether there was any output in addition to the result."""
-        return bool(self._outputs)
-
     def choices(self) -> list[Choice]:
         """The answer as choices: of the worker's result if there is one, else of the chunks. Never empty."""
         if self._result is not None:
             return choices_of_result(self._result, self.info.task_id)
         outputs = sorted(self._outputs.items())
         return [output.choice(index) for index, output in outputs] or [Choice(0)]
-
-    @property
-    def default_finish(self) -> bytes | None:
-        """The finish reason that `done` has for choices which had none of their own, a JSON string."""
-        return self._finish
 
     def misfit(self, wanted: str) -> ResultShapeError:
         """That the worker answered with something else."""
@@ -212,7 +204,3 @@ class ResultView:
         if output is not None and output.extra is not None:
             pairs.append(("extra", output.extra.json()))
         return pairs
-
-
-def _without(values: Mapping[str, bytes], known: frozenset[str]) -> dict[str, bytes]:
-    return {name: bytes(value) for name, value in values.items() if name not in known}

@@ -46,7 +46,7 @@ class TranscriptBodyView(MediaBodyView):
     def body(self) -> tuple[bytes, bytes]:
         result = self.result
         text = _text_of(result)
-        if result is None and self.has_chunks:
+        if result is None and self._outputs:
             text = self.choices()[0].content
         if text is None:
             raise self.misfit("a transcript")

@@ -282,7 +282,9 @@ class ResponsesStreamView(BlockStreamView):
     def _text(self, delta: bytes) -> bytes:
         if not _says(delta):
             return b""
-        before = self._say("text")
+        before = b"" if self._open == "text" else self._say("text")
+        if not self._logprobs:
+            return before + self._more(delta, b',"logprobs":[]')
         assert self._item is not None
         logprobs, self._logprobs = self._logprobs, []
         self._item.logprobs += logprobs
