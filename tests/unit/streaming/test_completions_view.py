@@ -67,15 +67,3 @@ def test_a_result_with_choices_passes_through_byte_for_byte() -> None:
         fold(CompletionBodyView(INFO), Log().start().done(result).events).body()
         == json.dumps(result).encode()
     )
-
-
-def test_a_failure_ends_the_stream_with_an_error_and_without_done() -> None:
-    shown = frames(
-        read(CompletionStreamView(INFO), Log().start().text("Hi").error("Busy", "MODEL_TOO_BUSY").events)
-    )
-    assert shown[-1].json["error"] == {
-        "message": "Busy",
-        "type": "server_error",
-        "param": None,
-        "code": "MODEL_TOO_BUSY",
-    }
