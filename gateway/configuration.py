@@ -14,7 +14,7 @@ from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.endpoints.endpoints import Endpoints
 from fairlane.gateway.routing.overrides import Overlay, overlay
 from fairlane.gateway.routing.plans import Plan, Plans
-from fairlane.gateway.settings import EndpointSettings, Settings, Unpriced, external_name
+from fairlane.gateway.settings import EndpointSettings, Settings, external_name, unpriced
 from fairlane.gateway.settings.parts import NEEDS_RESTART
 from fairlane.queues.inspect.inspector import ReloadError
 from fairlane.queues.overrides import Override
@@ -176,11 +176,11 @@ class ActiveConfig:
 
     def _unpriced(self, now_ms: float) -> dict[tuple[str, str], dict[str, str]]:
         """Return the keys with a quota that pay nothing for some models, with these models."""
-        unpriced, found = Unpriced(self.settings, now_ms), set[tuple[str, str]]()
-        found |= {(key.id, unpriced(key.models)) for key in self.settings.keys if key.quota}
+        keys = [(key.id, key.models) for key in self.settings.keys if key.quota]
         if self._stored is not None:
             of_database = (credential.principal for credential in self._stored.callers.values())
-            found |= {(who.key_id, unpriced(who.models)) for who in of_database if who.quota}
+            keys += [(who.key_id, [*who.models]) for who in of_database if who.quota]
+        found = [(key, unpriced(self.settings, models, now_ms)) for key, models in keys]
         return {(key, models): {"key_id": key, "models": models} for key, models in found if models}
 
 

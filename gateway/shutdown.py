@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 import structlog
 
@@ -26,28 +27,18 @@ FAREWELL_MS = 5000
 """Time that workers stay connected after their last task, until its end is written and streams have ended."""
 
 
+@dataclass(eq=False)
 class Shutdown:
     """Shuts a gateway down once, by `run`."""
 
-    def __init__(
-        self,
-        lifecycle: Lifecycle,
-        dispatcher: Dispatcher,
-        workers: WorkerSocket,
-        replicas: Replicas,
-        open_answers: OpenAnswers,
-        live: SharedFeed,
-        hub: Hub,
-        store: StoreMonitor,
-    ) -> None:
-        self._lifecycle = lifecycle
-        self._dispatcher = dispatcher
-        self._workers = workers
-        self._replicas = replicas
-        self._open_answers = open_answers
-        self._live = live
-        self._hub = hub
-        self._store = store
+    _lifecycle: Lifecycle
+    _dispatcher: Dispatcher
+    _workers: WorkerSocket
+    _replicas: Replicas
+    _open_answers: OpenAnswers
+    _live: SharedFeed
+    _hub: Hub
+    _store: StoreMonitor
 
     async def run(self, drain_ms: int) -> None:
         """Grant no tasks and accept no workers, let running tasks finish within `drain_ms`, ask other callers to reconnect.

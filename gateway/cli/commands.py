@@ -92,313 +92,260 @@ def _adopt(config: Config = None) -> None:
     adopt(config)
 
 
-GROUPS: Mapping[str, tuple[str, Mapping[str, Command | Callable[..., None]]]] = {
-    "key": (
-        "Manage API keys and worker tokens.",
-        {
-            "create": keys.create,
-            "list": Command(
-                "List API keys and worker tokens.",
-                "/api/admin/keys",
-                rows="keys",
-                columns="id kind status tier=settings.tier scopes=settings.scopes expires:time last_used=lastUsedAt:time "
-                "source note",
-                options=("text", "kind", *_PAGE),
-            ),
-            "show": Command(
-                "Show one key: settings, remaining limits, secrets.",
-                "/api/admin/keys/{key_id}",
-                options=("user",),
-            ),
-            "update": Command(
-                "Change a key on all gateways, within a second.\n\nfairlane key update app tier=free expires=null\n\n"
-                "fairlane key update site limits.tokens_per_day=1000000 quota=null",
-                "/api/admin/keys/{key_id}",
-                method="PATCH",
-                values=f"{keys.VALUES_HELP} null restores the default.",
-            ),
-            "rotate": keys.rotate,
-            "revoke": Command(
-                "Revoke a key for good. Requests under way finish, unless --now is given.",
-                "/api/admin/keys/{key_id}/revoke",
-                method="POST",
-                options=("now",),
-                done="{id} is revoked; {cancelled} tasks cancelled",
-            ),
-        },
+GROUPS = {
+    "key": "Manage API keys and worker tokens.",
+    "queue": "Show and change the queues.",
+    "model": "Show and change the models.",
+    "user": "Show users, and erase their data.",
+    "task": "Find and cancel tasks.",
+    "endpoint": "Manage HTTP endpoints behind a queue.",
+    "batch": "Show and cancel batches.",
+    "webhook": "Show and disable webhooks.",
+    "breaker": "Show and set the circuit breakers of upstreams.",
+    "override": "Override settings of queues, models and routes at run time.",
+    "balance": "Show and grant credits.",
+    "usage": "Report usage.",
+    "audit": "Show the audit log and rejections.",
+    "config": "Check the configuration, and show the settings in effect.",
+    "db": "Repair the SQL database.",
+}
+"""The nouns, with their help."""
+
+COMMANDS: Mapping[str, Command | Callable[..., None]] = {
+    "key create": keys.create,
+    "key list": Command(
+        "List API keys and worker tokens.",
+        "/api/admin/keys",
+        rows="keys",
+        columns="id kind status tier=settings.tier scopes=settings.scopes expires:time last_used=lastUsedAt:time "
+        "source note",
+        options=("text", "kind", *_PAGE),
     ),
-    "queue": (
-        "Show and change the queues.",
-        {
-            "list": Command(
-                "List the queues. * marks settings that are overridden at run time.",
-                _OVERVIEW,
-                rows="queues",
-                columns="queue weight share:percent waiting max_length=maxLength oldest=oldestWaitMs:duration "
-                "max_wait=maxWaitMs:duration running max_running=maxRunning reserved admission paused blocked",
-            ),
-            "update": Command(
-                "Change a queue on all gateways. Survives restarts.\n\nfairlane queue update free_batch weight=0.5 paused=true",
-                "/api/admin/queues/{name}",
-                method="PATCH",
-                values=LIMIT_VALUES,
-                rows="changed",
-            ),
-        },
+    "key show": Command(
+        "Show one key: settings, remaining limits, secrets.", "/api/admin/keys/{key_id}", options=("user",)
     ),
-    "model": (
-        "Show and change the models.",
-        {
-            "list": Command(
-                "List the models. * marks settings that are overridden at run time.",
-                _OVERVIEW,
-                rows="models",
-                columns="model running concurrency=limit waiting workers slots cost requests/min=requestsPerMinute "
-                "tokens/min=tokensPerMinute windows running/user=maxRunningPerUser waiting/user=maxWaitingPerUser "
-                "cooldown_until=cooldownUntil:time cooldown_by=cooldownBy paused blocked",
-            ),
-            "update": Command(
-                "Change a model on all gateways. Survives restarts.\n\nfairlane model update deepseek-chat concurrency=8",
-                "/api/admin/models/{name}",
-                method="PATCH",
-                values=LIMIT_VALUES,
-                rows="changed",
-            ),
-        },
+    "key update": Command(
+        "Change a key on all gateways, within a second.\n\nfairlane key update app tier=free expires=null\n\n"
+        "fairlane key update site limits.tokens_per_day=1000000 quota=null",
+        "/api/admin/keys/{key_id}",
+        method="PATCH",
+        values=f"{keys.VALUES_HELP} null restores the default.",
     ),
-    "user": (
-        "Show users, and erase their data.",
-        {
-            "list": Command(
-                "List the users with the most waiting tasks.",
-                "/api/admin/users",
-                rows="users",
-                columns="user waiting running tokens_in_10_min=tokens share:percent waits_for=model",
-                options=("limit",),
-            ),
-            "erase": erase.erase,
-        },
+    "key rotate": keys.rotate,
+    "key revoke": Command(
+        "Revoke a key for good. Requests under way finish, unless --now is given.",
+        "/api/admin/keys/{key_id}/revoke",
+        method="POST",
+        options=("now",),
+        done="{id} is revoked; {cancelled} tasks cancelled",
     ),
-    "task": (
-        "Find and cancel tasks.",
-        {
-            "list": Command(
-                "Find tasks, newest first.\n\nfairlane task list --status failed --user ann",
-                "/api/admin/tasks",
-                rows="tasks",
-                columns="task=taskId status user requested=requestedModel model queue "
-                "queued_at=enqueuedAt:time stage request=requestId code",
-                options=(
-                    *("text", "status", "user", "queue", "model", "requested-model", "worker", "code"),
-                    *_PAGE,
-                ),
-            ),
-            "cancel": Command(
-                "Cancel one task, or all waiting and running tasks that match.\n\n"
-                "fairlane task cancel --user flooder --status queued",
-                "/api/admin/tasks/cancel",
-                method="POST",
-                options=("task", "user", "queue", "model", "worker", "status", "limit"),
-                in_query=True,
-                done="{cancelled} cancelled",
-            ),
-        },
+    "queue list": Command(
+        "List the queues. * marks settings that are overridden at run time.",
+        _OVERVIEW,
+        rows="queues",
+        columns="queue weight share:percent waiting max_length=maxLength oldest=oldestWaitMs:duration "
+        "max_wait=maxWaitMs:duration running max_running=maxRunning reserved admission paused blocked",
     ),
-    "endpoint": (
-        "Manage HTTP endpoints behind a queue.",
-        {
-            "list": Command(
-                "List the endpoints, with their mean latency and throughput.",
-                "/api/admin/endpoints",
-                rows="endpoints",
-                columns="endpoint=name url=settings.url windows=line.windows running=line.running limit=line.limit "
-                "waiting=line.waiting workers=line.workers latency=line.meanMs:duration per_second=line.perSecond source "
-                "blocked=line.reason",
-            ),
-            "create": Command(
-                "Add an endpoint on all gateways. Survives restarts.\n\n"
-                'fairlane endpoint create image "https://images.example.com/v1/*" windows=50/1s concurrency=8',
-                "/api/admin/endpoints",
-                method="POST",
-                arguments=("name", "url"),
-                values=ENDPOINT_VALUES,
-            ),
-            "update": Command(
-                "Change an endpoint that was added at run time.",
-                "/api/admin/endpoints/{name}",
-                method="PATCH",
-                values=ENDPOINT_VALUES,
-            ),
-            "delete": Command(
-                "Delete an endpoint that was added at run time. Requests under way finish.",
-                "/api/admin/endpoints/{name}",
-                method="DELETE",
-                done="{name} is deleted",
-            ),
-        },
+    "queue update": Command(
+        "Change a queue on all gateways. Survives restarts.\n\nfairlane queue update free_batch weight=0.5 paused=true",
+        "/api/admin/queues/{name}",
+        method="PATCH",
+        values=LIMIT_VALUES,
+        rows="changed",
     ),
-    "batch": (
-        "Show and cancel batches.",
-        {
-            "list": Command(
-                "List batches, newest first. --status unended: those that have not ended.",
-                "/api/admin/batches",
-                rows="batches",
-                columns="batch=id user status call=endpoint model lines=counts.total completed=counts.completed "
-                "failed=counts.failed waiting=linesWaiting running=linesRunning created=createdAt:time ended=endedAt:time "
-                "expires=expiresAt:time blocked_by=waitsFor:json error",
-                options=("status", "key-id", "user", *_PAGE),
-            ),
-            "cancel": Command(
-                "Cancel a batch. Answers so far stay in its files.",
-                "/api/admin/tasks/cancel",
-                method="POST",
-                arguments=("batch",),
-                in_query=True,
-                done="{cancelled} cancelled",
-            ),
-        },
+    "model list": Command(
+        "List the models. * marks settings that are overridden at run time.",
+        _OVERVIEW,
+        rows="models",
+        columns="model running concurrency=limit waiting workers slots cost requests/min=requestsPerMinute "
+        "tokens/min=tokensPerMinute windows running/user=maxRunningPerUser waiting/user=maxWaitingPerUser "
+        "cooldown_until=cooldownUntil:time cooldown_by=cooldownBy paused blocked",
     ),
-    "webhook": (
-        "Show and disable webhooks.",
-        {
-            "list": Command(
-                "List the webhooks of all keys.",
-                "/api/admin/webhooks",
-                rows="webhooks",
-                columns="webhook=id key user url events waiting enabled disabled_reason=disabledReason "
-                "failing=failing.error since=failing.since:time",
-                options=("key-id", *_PAGE),
-            ),
-            "disable": Command(
-                "Disable a webhook. Its owner can enable it again.",
-                "/api/admin/webhooks/{webhook}",
-                method="PATCH",
-                body=(("enabled", False),),
-                done="{id} is disabled: {url}",
-            ),
-        },
+    "model update": Command(
+        "Change a model on all gateways. Survives restarts.\n\nfairlane model update deepseek-chat concurrency=8",
+        "/api/admin/models/{name}",
+        method="PATCH",
+        values=LIMIT_VALUES,
+        rows="changed",
     ),
-    "breaker": (
-        "Show and set the circuit breakers of upstreams.",
-        {
-            "list": Command(
-                "List the upstreams of each model and their circuit breakers.",
-                _OVERVIEW,
-                rows="models.upstreams",
-                columns="model upstream workers breaker forced since:time until:time opened=openings probes "
-                "cooldown_until=cooldownUntil:time cooldown_by=cooldownBy reason",
-            ),
-            "update": Command(
-                "Open or close a circuit breaker until it is reset: STATUS is open, closed or auto (reset; ends a 429 cooldown).",
-                "/api/admin/models/{model}",
-                method="PATCH",
-                arguments=("breaker",),
-                options=("upstream",),
-                rows="changed",
-            ),
-        },
+    "user list": Command(
+        "List the users with the most waiting tasks.",
+        "/api/admin/users",
+        rows="users",
+        columns="user waiting running tokens_in_10_min=tokens share:percent waits_for=model",
+        options=("limit",),
     ),
-    "override": (
-        "Override settings of queues, models and routes at run time.",
-        {
-            "list": Command(
-                "List the overrides, newest first.",
-                "/api/admin/overrides",
-                rows="overrides",
-                columns="id target name values percent status problem until:time created_by=createdBy created=createdAt:time",
-            ),
-            "create": Command(
-                "Override settings on all gateways: TARGET is queue, model or route. Survives restarts.\n\n"
-                "fairlane override create route chat model=qwen-72b --percent 10\n\n"
-                "fairlane override create route chat tiers.paid.fallbacks=a,b --until 7d",
-                "/api/admin/overrides",
-                method="POST",
-                arguments=("target", "name"),
-                values=LIMIT_VALUES,
-                values_in="values",
-                options=("percent", "until"),
-            ),
-            "update": Command(
-                "Change the percentage or the end of an override, make it permanent for all tasks, or roll it back.\n\n"
-                "fairlane override update o1a2b3c4d5 --status promoted",
-                "/api/admin/overrides/{override_id}",
-                method="PATCH",
-                options=("percent", "until", "status"),
-            ),
-        },
+    "user erase": erase.erase,
+    "task list": Command(
+        "Find tasks, newest first.\n\nfairlane task list --status failed --user ann",
+        "/api/admin/tasks",
+        rows="tasks",
+        columns="task=taskId status user requested=requestedModel model queue "
+        "queued_at=enqueuedAt:time stage request=requestId code",
+        options=(*("text", "status", "user", "queue", "model", "requested-model", "worker", "code"), *_PAGE),
     ),
-    "balance": (
-        "Show and grant credits.",
-        {
-            "list": Command(
-                "List the credits of keys and users.",
-                "/api/admin/balances",
-                rows="rows",
-                columns="key user available balance granted spent reserved budget=budget.limit used=budget.used "
-                "per=budget.per until=budget.ends:time on_exhausted=otherwise active",
-                options=("key-id", "user", "text", *_PAGE),
-            ),
-            "grant": keys.grant,
-            "ledger": Command(
-                "List grants and what tasks have cost, newest first.",
-                "/api/admin/balances/ledger",
-                rows="rows",
-                columns="at:time key user kind id fund until=ends:time amount reserved refunded granted_by=grantedBy note",
-                options=("key-id", "user", "kind", *_DAYS, *_PAGE, "csv"),
-            ),
-        },
+    "task cancel": Command(
+        "Cancel one task, or all waiting and running tasks that match.\n\n"
+        "fairlane task cancel --user flooder --status queued",
+        "/api/admin/tasks/cancel",
+        method="POST",
+        options=("task", "user", "queue", "model", "worker", "status", "limit"),
+        in_query=True,
+        done="{cancelled} cancelled",
     ),
-    "usage": (
-        "Report usage.",
-        {
-            "list": Command(
-                "Report tokens, times and costs of ended tasks.\n\nfairlane usage list --by day,model --csv > usage.csv",
-                "/api/admin/usage",
-                rows="rows",
-                columns="tasks failed cancelled input=inputTokens output=outputTokens cached=cachedTokens "
-                "reasoning=reasoningTokens waited=waitedMs:duration ran=ranMs:duration cost",
-                options=("by", *_DAYS, "model", "key-id", "user", "tier", "route", "limit", "csv"),
-            )
-        },
+    "endpoint list": Command(
+        "List the endpoints, with their mean latency and throughput.",
+        "/api/admin/endpoints",
+        rows="endpoints",
+        columns="endpoint=name url=settings.url windows=line.windows running=line.running limit=line.limit "
+        "waiting=line.waiting workers=line.workers latency=line.meanMs:duration per_second=line.perSecond source "
+        "blocked=line.reason",
     ),
-    "audit": (
-        "Show the audit log and rejections.",
-        {
-            "list": Command(
-                "List the changes that operators made, newest first.",
-                "/api/admin/audit",
-                rows="entries",
-                columns="at:time actor from action target before after",
-                options=("actor", "action", "target", *_DAYS, *_PAGE),
-            ),
-            "rejections": Command(
-                "Count rejected requests by minute, key and error code.",
-                "/api/admin/rejections",
-                rows="rejections",
-                columns="minute:time key code count",
-                options=("key-id", "code", *_DAYS, *_PAGE),
-            ),
-        },
+    "endpoint create": Command(
+        "Add an endpoint on all gateways. Survives restarts.\n\n"
+        'fairlane endpoint create image "https://images.example.com/v1/*" windows=50/1s concurrency=8',
+        "/api/admin/endpoints",
+        method="POST",
+        arguments=("name", "url"),
+        values=ENDPOINT_VALUES,
     ),
-    "config": (
-        "Check the configuration, and show the settings in effect.",
-        {"check": config.check, "show": config.show},
+    "endpoint update": Command(
+        "Change an endpoint that was added at run time.",
+        "/api/admin/endpoints/{name}",
+        method="PATCH",
+        values=ENDPOINT_VALUES,
     ),
-    "db": ("Repair the SQL database.", {"adopt": _adopt}),
+    "endpoint delete": Command(
+        "Delete an endpoint that was added at run time. Requests under way finish.",
+        "/api/admin/endpoints/{name}",
+        method="DELETE",
+        done="{name} is deleted",
+    ),
+    "batch list": Command(
+        "List batches, newest first. --status unended: those that have not ended.",
+        "/api/admin/batches",
+        rows="batches",
+        columns="batch=id user status call=endpoint model lines=counts.total completed=counts.completed "
+        "failed=counts.failed waiting=linesWaiting running=linesRunning created=createdAt:time ended=endedAt:time "
+        "expires=expiresAt:time blocked_by=waitsFor:json error",
+        options=("status", "key-id", "user", *_PAGE),
+    ),
+    "batch cancel": Command(
+        "Cancel a batch. Answers so far stay in its files.",
+        "/api/admin/tasks/cancel",
+        method="POST",
+        arguments=("batch",),
+        in_query=True,
+        done="{cancelled} cancelled",
+    ),
+    "webhook list": Command(
+        "List the webhooks of all keys.",
+        "/api/admin/webhooks",
+        rows="webhooks",
+        columns="webhook=id key user url events waiting enabled disabled_reason=disabledReason "
+        "failing=failing.error since=failing.since:time",
+        options=("key-id", *_PAGE),
+    ),
+    "webhook disable": Command(
+        "Disable a webhook. Its owner can enable it again.",
+        "/api/admin/webhooks/{webhook}",
+        method="PATCH",
+        body=(("enabled", False),),
+        done="{id} is disabled: {url}",
+    ),
+    "breaker list": Command(
+        "List the upstreams of each model and their circuit breakers.",
+        _OVERVIEW,
+        rows="models.upstreams",
+        columns="model upstream workers breaker forced since:time until:time opened=openings probes "
+        "cooldown_until=cooldownUntil:time cooldown_by=cooldownBy reason",
+    ),
+    "breaker update": Command(
+        "Open or close a circuit breaker until it is reset: STATUS is open, closed or auto (reset; ends a 429 cooldown).",
+        "/api/admin/models/{model}",
+        method="PATCH",
+        arguments=("breaker",),
+        options=("upstream",),
+        rows="changed",
+    ),
+    "override list": Command(
+        "List the overrides, newest first.",
+        "/api/admin/overrides",
+        rows="overrides",
+        columns="id target name values percent status problem until:time created_by=createdBy created=createdAt:time",
+    ),
+    "override create": Command(
+        "Override settings on all gateways: TARGET is queue, model or route. Survives restarts.\n\n"
+        "fairlane override create route chat model=qwen-72b --percent 10\n\n"
+        "fairlane override create route chat tiers.paid.fallbacks=a,b --until 7d",
+        "/api/admin/overrides",
+        method="POST",
+        arguments=("target", "name"),
+        values=LIMIT_VALUES,
+        values_in="values",
+        options=("percent", "until"),
+    ),
+    "override update": Command(
+        "Change the percentage or the end of an override, make it permanent for all tasks, or roll it back.\n\n"
+        "fairlane override update o1a2b3c4d5 --status promoted",
+        "/api/admin/overrides/{override_id}",
+        method="PATCH",
+        options=("percent", "until", "status"),
+    ),
+    "balance list": Command(
+        "List the credits of keys and users.",
+        "/api/admin/balances",
+        rows="rows",
+        columns="key user available balance granted spent reserved budget=budget.limit used=budget.used "
+        "per=budget.per until=budget.ends:time on_exhausted=otherwise active",
+        options=("key-id", "user", "text", *_PAGE),
+    ),
+    "balance grant": keys.grant,
+    "balance ledger": Command(
+        "List grants and what tasks have cost, newest first.",
+        "/api/admin/balances/ledger",
+        rows="rows",
+        columns="at:time key user kind id fund until=ends:time amount reserved refunded granted_by=grantedBy note",
+        options=("key-id", "user", "kind", *_DAYS, *_PAGE, "csv"),
+    ),
+    "usage list": Command(
+        "Report tokens, times and costs of ended tasks.\n\nfairlane usage list --by day,model --csv > usage.csv",
+        "/api/admin/usage",
+        rows="rows",
+        columns="tasks failed cancelled input=inputTokens output=outputTokens cached=cachedTokens "
+        "reasoning=reasoningTokens waited=waitedMs:duration ran=ranMs:duration cost",
+        options=("by", *_DAYS, "model", "key-id", "user", "tier", "route", "limit", "csv"),
+    ),
+    "audit list": Command(
+        "List the changes that operators made, newest first.",
+        "/api/admin/audit",
+        rows="entries",
+        columns="at:time actor from action target before after",
+        options=("actor", "action", "target", *_DAYS, *_PAGE),
+    ),
+    "audit rejections": Command(
+        "Count rejected requests by minute, key and error code.",
+        "/api/admin/rejections",
+        rows="rejections",
+        columns="minute:time key code count",
+        options=("key-id", "code", *_DAYS, *_PAGE),
+    ),
+    "config check": config.check,
+    "config show": config.show,
+    "db adopt": _adopt,
 }
 
 
 def group(name: str) -> typer.Typer:
     """Return the commands of a noun."""
-    help_text, commands = GROUPS[name]
-    app = typer.Typer(no_args_is_help=True, help=help_text)
-    for verb, command in commands.items():
-        # a negative number of credits is not an option
-        context = {"ignore_unknown_options": True} if command is keys.grant else None
-        app.command(verb, context_settings=context)(
-            function_of(command) if isinstance(command, Command) else command
-        )
+    app = typer.Typer(no_args_is_help=True, help=GROUPS[name])
+    for path, command in COMMANDS.items():
+        noun, verb = path.split()
+        if noun == name:
+            # a negative number of credits is not an option
+            context = {"ignore_unknown_options": True} if command is keys.grant else None
+            function = function_of(command) if isinstance(command, Command) else command
+            app.command(verb, context_settings=context)(function)
     return app
 
 

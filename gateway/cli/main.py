@@ -38,12 +38,10 @@ class _Loaded(Mapping[str, Any]):
             found = getattr(importlib.import_module(module), attribute)
         else:
             found = importlib.import_module(f"{_HERE}.commands").group(name)
-        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        if isinstance(found, typer.Typer):
-            app.add_typer(_with_drain(found) if name == "worker" else found, name=name)
-        else:
-            app.command(name)(found)
-        return typer.main.get_group(app).commands[name]
+        command = _click(name, found)
+        if name == "worker":  # whose commands import no gateway
+            command.add_command(_click("drain", importlib.import_module(f"{_HERE}.drain").drain))
+        return command
 
     def __iter__(self) -> Iterator[str]:
         return iter([*FIRST, *importlib.import_module(f"{_HERE}.commands").GROUPS])
@@ -52,14 +50,14 @@ class _Loaded(Mapping[str, Any]):
         return len([*self])
 
 
-def _with_drain(worker: typer.Typer) -> typer.Typer:
-    """Return the commands of a worker, which import no gateway, and the one that asks it to drain one."""
-    from fairlane.gateway.cli.drain import drain  # noqa: PLC0415 (for this group alone)
-
-    both = typer.Typer(cls=worker.info.cls, no_args_is_help=True, help=worker.info.help)
-    both.registered_commands = list(worker.registered_commands)
-    both.command("drain")(drain)
-    return both
+def _click(name: str, found: Any) -> Any:
+    """Return the command of a function, or the commands of a Typer."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=name)
+    else:
+        app.command(name)(found)
+    return typer.main.get_group(app).commands[name]
 
 
 class _Commands(TyperGroup):

@@ -6,6 +6,7 @@ SIGTERM and SIGINT drain, a second one ends immediately. SIGHUP reads keys and l
 import asyncio
 import contextlib
 import functools
+import gc
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -22,7 +23,6 @@ from fairlane.gateway.connections.http import HttpConnection
 from fairlane.gateway.connections.sockets import notice_vanished_peers
 from fairlane.gateway.connections.workers import WorkerProtocol
 from fairlane.gateway.metrics.siblings import Siblings
-from fairlane.gateway.process.memory import settle_memory
 from fairlane.gateway.process.workers import OwnWorkers
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
@@ -238,3 +238,11 @@ def run_loop(main: Any) -> None:
         asyncio.run(main)
     else:
         uvloop.run(main)
+
+
+def settle_memory() -> None:
+    """Exclude the objects of the start from garbage collection, and collect rarely: tasks leave few cycles, and each collection
+    delays all streams."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)

@@ -11,9 +11,9 @@ from fairlane.gateway.settings.files import parse_storage as parse_storage
 from fairlane.gateway.settings.loading import SettingsError as SettingsError
 from fairlane.gateway.settings.loading import load_settings as load_settings
 from fairlane.gateway.settings.model import Settings as Settings
-from fairlane.gateway.settings.model import Unpriced as Unpriced
 from fairlane.gateway.settings.model import hide_password as hide_password
 from fairlane.gateway.settings.model import notes as notes
+from fairlane.gateway.settings.model import unpriced as unpriced
 from fairlane.gateway.settings.model import unusable_endpoint as unusable_endpoint
 from fairlane.gateway.settings.model import unusable_key as unusable_key
 from fairlane.gateway.settings.model import unusable_routes as unusable_routes

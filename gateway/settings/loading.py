@@ -20,7 +20,6 @@ from fairlane.gateway.settings.sources import (
     Source,
     dotted,
     read_file,
-    read_flags,
     read_own_names,
     read_seed_names,
     suggestion,
@@ -59,7 +58,9 @@ def load_settings(
     flags by field name (None: not given). Reads nothing but its arguments, that file and the clock.
     Raises SettingsError with all mistakes; only values that are each valid are compared with one another.
     """
-    flags, file = read_flags(overrides), read_file(config)
+    given = {name: value for name, value in overrides.items() if value is not None}
+    flags = Source(given, lambda loc: "--" + str(loc[0]).replace("_", "-"))
+    file = read_file(config)
     own = read_own_names(environ, file)
     ignored: dict[str, str] = {}
     while True:  # without the variables without prefix that are at fault, until none is

@@ -595,15 +595,6 @@ def unusable_routes(settings: Settings) -> list[str]:
     return [f"{'.'.join(map(str, locs[0]))}: {message}" for locs, message in _of_routes(settings)]
 
 
-def _led_to(settings: Settings) -> dict[str, set[str]]:
-    """Return the models that each route, and each model with fallbacks, leads to."""
-    led_to = {f"models.{name}": set(model.fallbacks) for name, model in settings.models.items()}
-    for name, route in settings.routes.items():
-        named = {model for _, rule in route.rules() for model in (rule.model, *(rule.fallbacks or ()))}
-        led_to[f"routes.{name}"] = {model for model in named if model}
-    return led_to
-
-
 def notes(settings: Settings) -> list[str]:
     """Return warnings about settings that are valid but may not work as intended."""
     found = []
@@ -619,15 +610,18 @@ def notes(settings: Settings) -> list[str]:
                 f"queues.{name}.admission is adaptive without a max_wait or max_queue_wait: a task is refused "
                 "only when the predicted wait exceeds its caller's own deadline"
             )
-    unpriced = Unpriced(settings, settings.origins.read_ms)
     for key in settings.keys:
-        if key.quota and (which := unpriced(key.models)):
+        if key.quota and (which := unpriced(settings, key.models, settings.origins.read_ms)):
             found.append(
                 f"key {key.id!r} has a quota, but {which} have no price now: its tasks cost nothing there"
             )
+    led_to = {f"models.{name}": set(model.fallbacks) for name, model in settings.models.items()}
+    for name, route in settings.routes.items():
+        named = {model for _, rule in route.rules() for model in (rule.model, *(rule.fallbacks or ()))}
+        led_to[f"routes.{name}"] = {model for model in named if model}
     listed = settings.listed_models
-    for place, led_to in sorted(_led_to(settings).items()):
-        if strange := sorted(led_to - listed) if listed and "*" not in listed else []:
+    for place, models in sorted(led_to.items()):
+        if strange := sorted(models - listed) if listed and "*" not in listed else []:
             found.append(
                 f"{place} leads to {', '.join(strange)}, which neither models nor upstreams list: a worker has to serve "
                 "it by this very name"
@@ -648,21 +642,15 @@ def notes(settings: Settings) -> list[str]:
     return found
 
 
-class Unpriced:
-    """Names the models of a key without a price at an instant; empty: none."""
-
-    def __init__(self, settings: Settings, now_ms: float) -> None:
-        self._priced = {entry.model for entry in settings.prices if (entry.since or 0) <= now_ms}
-        listed = self._words(set(settings.models) - self._priced)
-        self._of_any = "" if ANY_MODEL in self._priced else listed or "models that are not listed"
-
-    def __call__(self, models: Collection[str]) -> str:
-        if "*" in models or not self._of_any:
-            return self._of_any
-        return self._words(set(models) - self._priced)
-
-    def _words(self, models: Collection[str]) -> str:
-        return ", ".join(sorted(models)[:5]) + (", …" if len(models) > 5 else "")
+def unpriced(settings: Settings, models: Collection[str], now_ms: float) -> str:
+    """Return the names of the models of a key without a price at an instant; '' if all have one."""
+    priced = {entry.model for entry in settings.prices if (entry.since or 0) <= now_ms}
+    if ANY_MODEL in priced:
+        return ""
+    found = sorted(set(settings.models if "*" in models else models) - priced)
+    if "*" in models and not found:
+        return "models that are not listed"
+    return ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
 
 
 def _of_keys(settings: Settings) -> Iterator[Contradiction]:

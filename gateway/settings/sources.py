@@ -106,12 +106,6 @@ def suggestion(name: str, known: Iterable[str], spelled: Callable[[str], str] = 
     return f"; did you mean {spelled(near[0])}?" if near else ""
 
 
-def read_flags(overrides: Mapping[str, Any]) -> Source:
-    """Return flags by field name; None is a flag that was not given."""
-    given = {name: value for name, value in overrides.items() if value is not None}
-    return Source(given, lambda loc: "--" + str(loc[0]).replace("_", "-"))
-
-
 def read_file(config: Path | None) -> Source:
     """The YAML file, which must exist when it is named; without a name, `./fairlane.yaml` if there is one."""
     path = config or DEFAULT_FILE

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -66,6 +67,7 @@ class EmbeddedRedisError(Exception):
     """The private Redis cannot run; the message is one sentence that says what to do."""
 
 
+@dataclass(eq=False)
 class EmbeddedRedis:
     """Runs the server while the context is open: `async with EmbeddedRedis(data_dir) as redis: … redis.url`.
 
@@ -74,27 +76,20 @@ class EmbeddedRedis:
     thread: there the kernel itself ties the server's life to ours.
     """
 
-    def __init__(
-        self,
-        data_dir: Path,
-        *,
-        binary: Path | None = None,
-        start_timeout_s: float = 30.0,
-        lock_timeout_s: float = 10.0,
-        stop_timeout_s: float = 10.0,
-        guard: Guard | None = None,
-    ) -> None:
-        """`binary` None takes `find_server()`; the time-outs are explained where they are used."""
-        self.data_dir = data_dir.expanduser().resolve()
-        self._binary = binary
-        self._start_timeout_s = start_timeout_s
-        self._lock_timeout_s = lock_timeout_s
-        self._stop_timeout_s = stop_timeout_s
-        self._guard = guard
-        self._lock: DataLock | None = None
-        self._run_dir: Path | None = None
-        self._server: ChildProcess | None = None
-        self._keeper: asyncio.Task[None] | None = None
+    data_dir: Path
+    binary: Path | None = None
+    """None: `find_server()`."""
+    start_timeout_s: float = 30.0
+    lock_timeout_s: float = 10.0
+    stop_timeout_s: float = 10.0
+    guard: Guard | None = None
+    _lock: DataLock | None = field(default=None, init=False)
+    _run_dir: Path | None = field(default=None, init=False)
+    _server: ChildProcess | None = field(default=None, init=False)
+    _keeper: asyncio.Task[None] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.data_dir = self.data_dir.expanduser().resolve()
 
     @property
     def url(self) -> str:
@@ -115,9 +110,9 @@ class EmbeddedRedis:
         DataDirInUseError.
         """
         try:
-            self._binary = self._binary or find_server()
+            self.binary = self.binary or find_server()
             make_private_directory(self.data_dir)
-            self._lock = await DataLock.acquire(self.data_dir, self._lock_timeout_s)
+            self._lock = await DataLock.acquire(self.data_dir, self.lock_timeout_s)
             _remove_run_dir(self._lock.left.get("run_dir"))
             self._run_dir = _make_run_dir()
             self._write_config(self._run_dir / "redis.conf")
@@ -138,7 +133,7 @@ class EmbeddedRedis:
                 self._keeper.cancel()
                 await asyncio.wait({self._keeper})
             if self._server:
-                await self._server.stop(self._stop_timeout_s)
+                await self._server.stop(self.stop_timeout_s)
         finally:
             if self._server:
                 self._server.kill()
@@ -171,12 +166,12 @@ class EmbeddedRedis:
             if self._server and self._server.status is not None:
                 raise EmbeddedRedisError(self._failure(f"ended immediately (status {self._server.status})"))
             waited = loop.time() - started
-            if waited > self._start_timeout_s * (_LOADING_FACTOR if state == "loading" else 1):
+            if waited > self.start_timeout_s * (_LOADING_FACTOR if state == "loading" else 1):
                 raise EmbeddedRedisError(self._failure(f"did not answer within {waited:.0f} s"))
             await asyncio.sleep(_READY_POLL_S)
 
     def _launch(self) -> None:
-        assert self._binary is not None
+        assert self.binary is not None
         assert self._lock is not None
         assert self._run_dir is not None
         if self._server:
@@ -184,11 +179,11 @@ class EmbeddedRedis:
         self._rotate_log()
         with open_private(self.data_dir / _LOG_FILE) as output:
             self._server = ChildProcess(
-                [str(self._binary), str(self._run_dir / "redis.conf")],
+                [str(self.binary), str(self._run_dir / "redis.conf")],
                 output=output,
                 keep_fds=[self._lock.fd],
                 cwd=self.data_dir,
-                guard=self._guard,
+                guard=self.guard,
             )
         self._lock.note(server=self._server.pid, run_dir=str(self._run_dir))
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from fairlane import __version__
 from fairlane.gateway.cli import main as cli
 from fairlane.gateway.cli.client import base_url
-from fairlane.gateway.cli.commands import GROUPS, Command
+from fairlane.gateway.cli.commands import COMMANDS, Command
 from fairlane.gateway.cli.tables import Column
 from fairlane.gateway.cli.values import read_values
 from fairlane.gateway.settings import Settings, SettingsError
@@ -375,8 +375,7 @@ def has(document: Any, schema: Any, path: list[str]) -> bool:
 
 
 def test_each_column_of_a_list_is_a_member_of_its_calls_answer() -> None:
-    commands = [command for _, verbs in GROUPS.values() for command in verbs.values()]
-    for command in [one for one in commands if isinstance(one, Command) and one.columns]:
+    for command in [one for one in COMMANDS.values() if isinstance(one, Command) and one.columns]:
         answer = whole()["paths"][command.path]["get"]["responses"]["200"]["content"]
         for column in command.columns.split():
             path = [*command.rows.split("."), *Column(column).path]

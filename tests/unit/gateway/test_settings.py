@@ -11,29 +11,6 @@ from fairlane.workers.hosts import is_loopback
 SHA = "a" * 64
 
 
-def test_defaults_are_those_of_the_design() -> None:
-    settings = Settings()
-    assert (settings.host, settings.port, settings.redis_url) == ("127.0.0.1", 8080, None)
-    assert settings.task_timeout_ms == 60_000
-    assert (settings.min_task_timeout_ms, settings.max_task_timeout_ms) == (5_000, 600_000)
-    assert settings.max_queue_length == 1000
-    assert settings.max_queue_wait_ms is None
-    assert settings.task_result_ttl_ms == 300_000
-    assert (settings.lease_ms, settings.tuning.grant_ack_ms) == (15_000, 3_000)
-    assert (settings.stream_flush_interval_ms, settings.stream_flush_size) == (40, 8)
-    assert settings.max_body_bytes == 16 * 1024 * 1024
-    assert settings.no_worker_grace_ms == 0
-    weights = {name: queue.weight for name, queue in settings.queues.items()}
-    assert weights == {
-        "paid_stream": 8,
-        "paid_batch": 4,
-        "paid_vision": 4,
-        "free_stream": 2,
-        "free_batch": 1,
-        "free_vision": 1,
-    }
-
-
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Settings().port = 1
@@ -140,14 +117,6 @@ def test_values_out_of_range_are_refused(values: dict[str, Any]) -> None:
 def test_values_that_do_not_fit_together_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Settings.model_validate(values)
-
-
-def test_by_default_nothing_is_limited_reserved_or_paced() -> None:
-    queue, model = Settings().queues["paid_stream"], Settings().model("m")
-    assert (queue.reserved, queue.admission) == (0, "fixed")
-    assert queue.max_running is None
-    assert {model.requests_per_minute, model.tokens_per_minute} == {None}
-    assert {model.max_running_per_user, model.max_waiting_per_user} == {None}
 
 
 def test_key_hash_is_compared_in_lower_case() -> None:
