@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Path, Query, Response
+from fastapi import Depends, Path, Query, Response
 from fastapi import Request as Framed
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, create_model
@@ -119,19 +119,33 @@ async def users(operator: OperatorDep, limit: Annotated[int, Query(ge=1, le=200)
     return answer(await operator.top_users(limit))
 
 
-@router.get(
-    "/api/admin/tasks", **described("admin.tasks.list", "Search tasks", listed("tasks", Task, now=INTEGER))
-)
-async def find_tasks(
-    operator: OperatorDep,
+async def _task_filter(
     status: Annotated[str, Query(json_schema_extra={"enum": [*State, ""]})] = "",
-    text: Filter = "",
     user: Filter = "",
     queue: Filter = "",
     model: Filter = "",
     requested: Annotated[Filter, Query(alias="requestedModel")] = "",
     worker: Filter = "",
     code: Filter = "",
+) -> dict[str, str]:
+    """Return the fields that a task's record must have. Raise ApiError(400)."""
+    if status and status not in set(State):
+        raise bad_request(f"status must be one of {', '.join(State)}", "status")
+    given = {"status": status, "user": user, "queue": queue, "model": model, "requestedModel": requested}
+    given |= {"worker": worker, "code": code}
+    return {FILTERS[name]: value for name, value in given.items() if value}
+
+
+TaskFilterDep = Annotated[dict[str, str], Depends(_task_filter)]
+
+
+@router.get(
+    "/api/admin/tasks", **described("admin.tasks.list", "Search tasks", listed("tasks", Task, now=INTEGER))
+)
+async def find_tasks(
+    operator: OperatorDep,
+    wanted: TaskFilterDep,
+    text: Filter = "",
     since: Annotated[str, Query(alias="from", pattern=TIME)] = "",
     until: Annotated[str, Query(alias="to", pattern=TIME)] = "",
     after: str = "",
@@ -146,16 +160,10 @@ async def find_tasks(
 
     `next` is the `after` of the next page, null at the end.
     """
-    if status and status not in set(State):
-        raise bad_request(f"status must be one of {', '.join(State)}", "status")
     if after and not could_be_ours(chain_of(after), now_ms()):
         raise bad_request("after must be the id of a task", "after")
-    given = {"status": status, "user": user, "queue": queue, "model": model, "worker": worker, "code": code}
-    wanted = {
-        FILTERS[name]: value for name, value in (given | {"requestedModel": requested}).items() if value
-    }
     times = {"from": since, "to": until}
-    wanted |= {name: value for name, value in times.items() if value}
+    wanted = wanted | {name: value for name, value in times.items() if value}
     if text:
         wanted["text"] = text.encode().lower().decode()  # letters of ASCII alone, as the script does
     rows, more = await search(operator.scheduler, wanted, after, limit)
@@ -170,13 +178,9 @@ async def cancel(
     operator: OperatorDep,
     batches: BatchesDep,
     actor: ActorDep,
+    wanted: TaskFilterDep,
     task: Filter = "",
     batch: Filter = "",
-    status: Annotated[str, Query(json_schema_extra={"enum": [State.QUEUED, State.EXECUTING, ""]})] = "",
-    user: Filter = "",
-    queue: Filter = "",
-    model: Filter = "",
-    worker: Filter = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
 ) -> Response:
     """Cancel a `task` or a `batch`, by its id, or all tasks that wait or run and match: at most `limit` of those among the last
@@ -193,14 +197,10 @@ async def cancel(
     if batch:
         ended = await cancel_batch(batches, operator.audit, batch, actor)
         return answer({"cancelled": int(ended), "more": False})
-    if status not in ("", State.QUEUED, State.EXECUTING):
+    if wanted.get("state", State.QUEUED) not in (State.QUEUED, State.EXECUTING):
         raise bad_request(f"status must be {State.QUEUED} or {State.EXECUTING}", "status")
-    given = {"user": user, "queue": queue, "model": model, "worker": worker}
-    wanted = {FILTERS[name]: value for name, value in given.items() if value}
-    if not wanted:
+    if not wanted.keys() - {"state"}:
         raise bad_request("one of task, batch, user, queue, model and worker must be given", "user")
-    if status:
-        wanted["state"] = status
     cancelled, more = await operator.cancel_all(wanted, limit, actor)
     return answer({"cancelled": len(cancelled), "more": more})
 

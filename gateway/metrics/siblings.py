@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -54,13 +54,13 @@ class Siblings:
         return self.folder / f"{index}.sock"
 
 
+@dataclass(eq=False)
 class SnapshotServer:
     """Answers the other processes. `start` it, `close` it."""
 
-    def __init__(self, siblings: Siblings, snapshot: Callable[[], Snapshot]) -> None:
-        self._siblings = siblings
-        self._snapshot = snapshot
-        self._server: asyncio.Server | None = None
+    _siblings: Siblings
+    _snapshot: Callable[[], Snapshot]
+    _server: asyncio.Server | None = field(default=None, init=False)
 
     async def start(self) -> None:
         path = self._siblings.socket(self._siblings.index)

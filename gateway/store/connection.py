@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -20,28 +21,19 @@ CLOCKS_S = 2.0
 """By how much the clock of a replica can differ from Redis's before a warning is logged."""
 
 
+@dataclass(eq=False)
 class NewConnection:
-    """Checks the server, and writes what it must have: the secret of stream tickets, and our settings. `server`: the id of the
-    last server."""
+    """Checks the server, and writes what it must have: the secret of stream tickets, and our settings."""
 
-    def __init__(
-        self,
-        keys: Keys,
-        replica: str,
-        address: str,
-        current: ActiveConfig,
-        database: Database,
-        tickets: Tickets,
-        configuration: ConfigurationMonitor,
-    ) -> None:
-        self._keys = keys
-        self._replica = replica
-        self._address = address
-        self._current = current
-        self._database = database
-        self._tickets = tickets
-        self._configuration = configuration
-        self.server = ""
+    _keys: Keys
+    _replica: str
+    _address: str
+    _current: ActiveConfig
+    _database: Database
+    _tickets: Tickets
+    _configuration: ConfigurationMonitor
+    server: str = field(default="", init=False)
+    """The id of the last server."""
 
     async def __call__(self, link: RedisLink) -> None:
         """Raises StoreRefused with a sentence for the operator, and StoreError."""

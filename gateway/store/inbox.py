@@ -1,6 +1,7 @@
 """Messages of other replicas, and of scripts, over this replica's channel in Redis."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -12,24 +13,17 @@ from fairlane.workers.server.dispatch import Dispatcher
 log = structlog.get_logger("fairlane.gateway")
 
 
+@dataclass(eq=False)
 class Inbox:
-    """Dispatches each message. `drain_worker(worker_id)` drains a worker that is connected here."""
+    """Dispatches each message."""
 
-    def __init__(
-        self,
-        hub: Hub,
-        dispatcher: Dispatcher,
-        drain_worker: Callable[[str], bool],
-        metrics: LoggingRecorder,
-        replica: str,
-        issuer: PermitIssuer,
-    ) -> None:
-        self._hub = hub
-        self._issuer = issuer
-        self._dispatcher = dispatcher
-        self._drain_worker = drain_worker
-        self._metrics = metrics
-        self._replica = replica
+    _hub: Hub
+    _dispatcher: Dispatcher
+    _drain_worker: Callable[[str], bool]
+    """Drains a worker that is connected here, by its id."""
+    _metrics: LoggingRecorder
+    _replica: str
+    _issuer: PermitIssuer
 
     def __call__(self, message: bytes) -> None:
         """Take a message. One that cannot be understood is dropped: it must not make the replica deaf."""
@@ -53,9 +47,7 @@ class Inbox:
             self._drain_worker(message[len(kind) + 1 :].decode())
         elif kind == b"breaker":
             _, what, ms, by, why, model, upstream = message.decode().split("\n", 6)
-            if (
-                by == self._replica
-            ):  # the script chooses one to log it: the owner of the task that caused the change
+            if by == self._replica:  # the owner of the task that caused the change logs it
                 self._metrics.breaker_changed(model, upstream, what, why, int(ms))
             if what == "closed":
                 self._dispatcher.slots.on_upstream_open(model, upstream)
