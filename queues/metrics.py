@@ -77,17 +77,6 @@ class TaskEnd(msgspec.Struct, frozen=True):
     """Name of the worker that ended it, `version 1` for all that have none; '' if no worker did."""
 
 
-class EndLabels(NamedTuple):
-    """The labels under which tasks that end alike are counted."""
-
-    ended: tuple[str, ...]
-    duration: tuple[str, ...]
-    run: tuple[str, ...]
-    read: tuple[str, ...]
-    wrote: tuple[str, ...]
-    per_token: tuple[str, ...]
-
-
 class Metric(NamedTuple):
     """A counter, or with `bounds` a histogram."""
 
@@ -266,33 +255,18 @@ class Recorder:
 
     def ended(self, end: TaskEnd) -> None:
         """Count a task that ended: once, over all replicas."""
-        self.count_end(end, self.labels_of(end))
-
-    def labels_of(self, end: TaskEnd) -> EndLabels:
-        """Return the labels of all tasks with the same queue, model, type, state and code."""
         model, code, state = self._model(end.model), self._code(end.code) if end.code else "", end.state.value
-        operation = OPERATIONS.get(end.task_type, OTHER)
+        kind = OPERATIONS.get(end.task_type, OTHER), model
+        ended, labels = self.values[TASKS_ENDED.name], (end.queue, model, state, code, category_of(end.code))
+        ended[labels] = ended.get(labels, 0) + 1
         failed = "" if end.state is State.COMPLETED else code or state
-        return EndLabels(
-            (end.queue, model, state, code, category_of(end.code)),
-            (operation, model, failed),
-            (end.queue, model, state),
-            (operation, model, "input"),
-            (operation, model, "output"),
-            (operation, model),
-        )
-
-    def count_end(self, end: TaskEnd, labels: EndLabels) -> None:
-        """Count a task that ended with these labels."""
-        ended = self.values[TASKS_ENDED.name]
-        ended[labels.ended] = ended.get(labels.ended, 0) + 1
-        self.observe(REQUEST_DURATION, max(end.total_ms, 0) / 1000, *labels.duration)
+        self.observe(REQUEST_DURATION, max(end.total_ms, 0) / 1000, *kind, failed)
         if end.ran_ms >= 0:
-            self.observe(RUN_TIME, end.ran_ms / 1000, *labels.run)
+            self.observe(RUN_TIME, end.ran_ms / 1000, end.queue, model, state)
         read, wrote = end.used.input, end.used.output
         if read >= 0:
-            self.observe(TOKENS, read, *labels.read)
+            self.observe(TOKENS, read, *kind, "input")
         if wrote >= 0:
-            self.observe(TOKENS, wrote, *labels.wrote)
+            self.observe(TOKENS, wrote, *kind, "output")
         if wrote > 1 and end.wrote_ms >= 0 and end.state is State.COMPLETED:
-            self.observe(PER_TOKEN, end.wrote_ms / 1000 / (wrote - 1), *labels.per_token)
+            self.observe(PER_TOKEN, end.wrote_ms / 1000 / (wrote - 1), *kind)

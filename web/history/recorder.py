@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable
 
-from fairlane.queues.metrics import EndLabels, Recorder, TaskEnd
+from fairlane.queues.metrics import Recorder, TaskEnd
 from fairlane.queues.tasks import State
-from fairlane.web.history.buckets import MAX_USERS, Bucket, ModelCounts, count
-
-MAX_CELLS = 1000
-"""Kinds of ends whose labels are remembered; beyond, they are made again."""
+from fairlane.web.history.buckets import MAX_USERS, Bucket, count
 
 
 class HistoryRecorder(Recorder):
@@ -16,13 +13,10 @@ class HistoryRecorder(Recorder):
     def __init__(self, models: Iterable[str] = ()) -> None:
         super().__init__(models)
         self._bucket = Bucket()
-        self._ends: dict[tuple[str, ...], tuple[EndLabels, ModelCounts]] = {}
-        """By queue, model, type, state and code, within one bucket."""
 
     def take(self) -> Bucket:
         """Return what was counted since the last call."""
         bucket, self._bucket = self._bucket, Bucket()
-        self._ends.clear()
         return bucket
 
     def accepted(self, queue: str, model: str) -> None:
@@ -43,15 +37,8 @@ class HistoryRecorder(Recorder):
         self._bucket.first.add(since_ms)
 
     def ended(self, end: TaskEnd) -> None:
-        alike = end.queue, end.model, end.task_type, end.state, end.code
-        known = self._ends.get(alike)
-        if known is None:
-            if len(self._ends) >= MAX_CELLS:
-                self._ends.clear()
-            known = self._ends[alike] = self.labels_of(end), self._bucket.of(end.model)
-        labels, counts = known
-        self.count_end(end, labels)
-        bucket = self._bucket
+        super().ended(end)
+        bucket, counts = self._bucket, self._bucket.of(end.model)
         read, wrote = max(end.used.input, 0), max(end.used.output, 0)
         if end.user and read + wrote:
             count(bucket.users, end.user, read + wrote, most=MAX_USERS)

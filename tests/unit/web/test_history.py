@@ -10,7 +10,7 @@ from fairlane.queues.metrics import OTHER, TASKS_ACCEPTED, TASKS_ENDED, TaskEnd
 from fairlane.queues.tasks import State, Used
 from fairlane.web.history.buckets import MAX_CODES, MAX_MODELS, Bucket, ModelCounts, Sketch, count
 from fairlane.web.history.history import BUCKET_MS, HOUR_MS, QUANTILES, Hour
-from fairlane.web.history.recorder import MAX_CELLS, HistoryRecorder
+from fairlane.web.history.recorder import HistoryRecorder
 
 WANTED = list(QUANTILES.values())
 END = 1_700_002_800_000
@@ -51,13 +51,12 @@ def test_names_that_callers_and_workers_make_up_are_bounded() -> None:
         count(counts, f"code {number}")
     assert (len(counts), counts[OTHER]) == (MAX_CODES + 1, 2 * MAX_CODES)
     recorder = HistoryRecorder()
-    for number in range(2 * MAX_CELLS):
+    for number in range(2 * MAX_MODELS):
         recorder.accepted("q", f"m{number}")
         recorder.ended(TaskEnd("q", f"m{number}", "t", State.COMPLETED, "", 1.0))
-    assert len(recorder._ends) <= MAX_CELLS
     bucket = recorder.take()
     assert len(bucket.models) == MAX_MODELS + 1
-    assert sum(model.ended for model in bucket.models.values()) == bucket.completed == 2 * MAX_CELLS
+    assert sum(model.ended for model in bucket.models.values()) == bucket.completed == 2 * MAX_MODELS
 
 
 def test_measurements_go_into_the_bucket_of_the_moment() -> None:
