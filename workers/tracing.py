@@ -80,21 +80,11 @@ class Tracer:
 
         `kind`: server, client, consumer or internal.
         """
-        from opentelemetry import trace  # noqa: PLC0415
+        from opentelemetry.trace import SpanKind  # noqa: PLC0415
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
-        context = None
-        if parent:
-            _, trace_id, span_id, flags = parent.split("-")
-            remote = trace.SpanContext(
-                int(trace_id, 16),
-                int(span_id, 16),
-                is_remote=True,
-                trace_flags=trace.TraceFlags(int(flags, 16)),
-            )
-            context = trace.set_span_in_context(trace.NonRecordingSpan(remote))
-        span = self._tracer.start_span(
-            name, context, trace.SpanKind[kind.upper()], attributes, start_time=begun_ns
-        )
+        context = TraceContextTextMapPropagator().extract({"traceparent": parent})
+        span = self._tracer.start_span(name, context, SpanKind[kind.upper()], attributes, start_time=begun_ns)
         return Span(span)
 
     async def close(self) -> None:

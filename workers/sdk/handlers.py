@@ -71,20 +71,17 @@ class Registry:
 
     def find(self, model: str, task_type: str) -> Route | None:
         """The handler for a task, or None when this worker has none."""
-        best: Route | None = None
-        best_rank = (False, False)
-        endpoint = model.startswith(protocol.ENDPOINT_PREFIX)
-        any_of_these = protocol.ANY_ENDPOINT if endpoint else ANY_MODEL
-        for route in self._routes:
-            exact = model in route.models
-            if not exact and any_of_these not in route.models:
-                continue
-            if not takes(route.task_types, task_type):
-                continue
-            rank = (exact, task_type in (route.task_types or ()))
-            if best is None or rank > best_rank:
-                best, best_rank = route, rank
-        return best
+        any_of_these = protocol.ANY_ENDPOINT if model.startswith(protocol.ENDPOINT_PREFIX) else ANY_MODEL
+        routes = (
+            route
+            for route in self._routes
+            if {model, any_of_these} & {*route.models} and takes(route.task_types, task_type)
+        )
+        return max(
+            routes,
+            key=lambda route: (model in route.models, task_type in (route.task_types or ())),
+            default=None,
+        )
 
     @property
     def models(self) -> list[str]:
