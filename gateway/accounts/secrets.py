@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -48,31 +48,36 @@ class Created:
 def with_first_start_keys(
     settings: Settings, presence: KeyPresence = NO_KEYS
 ) -> tuple[Settings, list[Created]]:
-    """Return the settings, with a caller key and a worker token if they are needed and not configured; and the new secrets. Raise
-    SettingsError if the data directory cannot be used.
+    """Return the settings, with a caller key (an admin's) and a worker token if they are needed and not configured; and the new
+    secrets. Raise SettingsError if the data directory cannot be used.
 
     Off loopback both are needed, so that a gateway there is never open; on loopback a worker token, as soon as there are keys, as
     workers read what callers send. The keys of an earlier start are read from the data directory. If there are none, and none in
-    the database, they are created.
+    the database, they are created. Two gateways that start at the same time agree on one. Only their owner can read the files: of
+    each secret one with its hash, after whose deletion the next start creates another, and one with the secret, which its reader
+    deletes.
     """
-    wanted: dict[Kind, bool] = {
-        "key": not settings.keys and not settings.loopback,
-        "worker": not settings.workers and (bool(settings.keys) or not settings.loopback),
-    }
-    has: dict[Kind, bool] = {"key": presence.keys, "worker": presence.tokens}
-    load = {
-        kind
-        for kind, needed in wanted.items()
-        if needed and (not has[kind] or first_file(settings.data_dir, kind).exists())
-    }
-    if not load:
-        return settings, []
-    keys, workers, created = first_start_keys(
-        settings.data_dir, caller="key" in load, worker="worker" in load
-    )
-    return settings.model_copy(
-        update={"keys": keys or settings.keys, "workers": workers or settings.workers}
-    ), created
+    data_dir, created, found = settings.data_dir, list[Created](), dict[str, Any]()
+
+    def sha256(kind: Kind, *, needed: bool, exists: bool) -> str | None:
+        return (
+            _hash(data_dir, kind, created)
+            if needed and (not exists or first_file(data_dir, kind).exists())
+            else None
+        )
+
+    try:
+        if hashed := sha256("key", needed=not settings.keys and not settings.loopback, exists=presence.keys):
+            found["keys"] = [CallerKey(id=FIRST_ID, scopes=["admin"], sha256=hashed)]
+        needed = not settings.workers and (bool(settings.keys) or not settings.loopback)
+        if hashed := sha256("worker", needed=needed, exists=presence.tokens):
+            found["workers"] = [WorkerKey(id=FIRST_ID, sha256=hashed)]
+    except (OSError, ValueError, KeyError, TypeError, ValidationError) as problem:
+        message = (
+            f"cannot make or read the first keys ({problem.__class__.__name__}); configure keys and workers"
+        )
+        raise SettingsError([Problem(str(data_dir), message)]) from problem
+    return settings.model_copy(update=found) if found else settings, created
 
 
 def first_file(data_dir: Path, kind: Kind) -> Path:
@@ -80,34 +85,9 @@ def first_file(data_dir: Path, kind: Kind) -> Path:
     return data_dir / _FILES[kind]
 
 
-def first_start_keys(
-    data_dir: Path, *, caller: bool = True, worker: bool = True
-) -> tuple[list[CallerKey], list[WorkerKey], list[Created]]:
-    """Return the first caller key (an admin's) and worker token of a data directory, as far as wanted, and create missing ones.
-    Raise SettingsError.
-
-    Two gateways that start at the same time agree on one. Only their owner can read the files: of each secret one with its hash,
-    after whose deletion the next start creates another, and one with the secret, which its reader deletes.
-    """
-    created: list[Created] = []
-    try:
-        make_private_directory(data_dir)
-        keys = (
-            [CallerKey(id=FIRST_ID, scopes=["admin"], sha256=_hash(data_dir, "key", created))]
-            if caller
-            else []
-        )
-        workers = [WorkerKey(id=FIRST_ID, sha256=_hash(data_dir, "worker", created))] if worker else []
-    except (OSError, ValueError, KeyError, TypeError, ValidationError) as problem:
-        message = (
-            f"cannot make or read the first keys ({problem.__class__.__name__}); configure keys and workers"
-        )
-        raise SettingsError([Problem(str(data_dir), message)]) from problem
-    return keys, workers, created
-
-
 def _hash(data_dir: Path, kind: Kind, created: list[Created]) -> str:
     path = first_file(data_dir, kind)
+    make_private_directory(data_dir)
     if not path.exists():
         secret, sha256 = new_secret(kind, FIRST_ID)
         if _write_once(path, json.dumps({"id": FIRST_ID, "sha256": sha256}) + "\n"):

@@ -6,10 +6,9 @@ from fastapi import Query, Response
 
 from fairlane.gateway.api.dependencies import CallerDep, OperatorDep, answer, described, keyed_router
 from fairlane.gateway.api.operator_schemas import AuditEntry, Rejection
-from fairlane.gateway.api.queries import Filter, Since, Until, between
+from fairlane.gateway.api.queries import Filter, Since, Until, between, given
 from fairlane.gateway.api.schemas import listed
-from fairlane.gateway.records.audit import WantedActs
-from fairlane.gateway.records.rejections import RejectionFilter
+from fairlane.gateway.records.reports import Wanted
 
 router = keyed_router("operators")
 
@@ -34,8 +33,9 @@ async def audit(
     `target`: a whole one, or its kind (`key`, `queue`, `task`). Entries of this replica appear immediately, others within a
     second. While the database is down, new entries wait, and this call is a 503.
     """
-    wanted = WantedActs(*between(since, until), actor, action, target)
-    return answer(await operator.audit.read(wanted, after or None, limit, caller.key_id))
+    filters = given({"actor": actor, "action": action, "target": target})
+    wanted = Wanted(*between(since, until), filters)
+    return answer(await operator.audit.read(wanted, after, limit, caller.key_id))
 
 
 @router.get(
@@ -56,5 +56,5 @@ async def rejections(
 
     A process counts up to 1,000 pairs of key and code a minute; the rest has the key `(other)`.
     """
-    wanted = RejectionFilter(*between(since, until), key, code)
+    wanted = Wanted(*between(since, until), given({"key": key, "code": code}))
     return answer(await operator.audit.rejections(wanted, after, limit, caller.key_id))

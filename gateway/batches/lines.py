@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import hashlib
 import re
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Final, NamedTuple
 
@@ -132,52 +133,47 @@ class FileLines:
     def __init__(self, open_at: Open, most: int) -> None:
         self._open = open_at
         self._most = most
-        self._number = 1
-        self._base = 0
-        """The offset of the block in the file."""
-        self._block = b""
-        self._at = 0
+        self._ready = deque[Line]()
+        """Lines that are read, up to the end of a block."""
+        self._number, self._offset = 1, 0
+        """The line behind them, and its place in the file."""
         self._at_end = False
 
     async def next(self) -> Line | None:
         """Return the next line; None behind the last one. Raises Unreadable, and ApiError: then it can be called again."""
-        while (found := _LINE.search(self._block, self._at)) is None:
-            self._skip(len(self._block))
+        while not self._ready:
             if self._at_end:
                 return None
             await self._read()
-        self._skip(found.start())
-        number, first, text = self._number, self._base + self._at == 0, found[0]
-        if len(text) > self._most:
-            raise _too_long(number, self._most)
-        self._skip(found.end() + 1)
-        if first:
-            text = text.removeprefix(BOM)
-        return Line(number, text) if text.strip() else await self.next()
-
-    def _skip(self, to: int) -> None:
-        to = min(to, len(self._block))
-        self._number += self._block.count(b"\n", self._at, to)
-        self._at = to
+        line = self._ready.popleft()
+        if len(line.text) > self._most:
+            self._ready.appendleft(line)
+            raise _too_long(line.number, self._most)
+        return line
 
     async def _read(self) -> None:
-        pieces, size, rest, whole = list[bytes](), 0, 0, False
-        async with contextlib.aclosing(self._open(self._base + self._at)) as opened:  # type: ignore[type-var]
+        """Read a block: whole lines, or the rest of the file."""
+        block, end = bytearray(), 0
+        async with contextlib.aclosing(self._open(self._offset)) as opened:  # type: ignore[type-var]
             async for piece in opened:
-                pieces.append(piece)
-                size += len(piece)
-                end = piece.rfind(b"\n") + 1
-                rest = len(piece) - end if end else rest + len(piece)
-                whole = whole or end > 0
-                if whole and (size >= BLOCK or rest > self._most):
+                end = len(block) + piece.rfind(b"\n") + 1 if b"\n" in piece else end
+                block += piece
+                if end and (len(block) >= BLOCK or len(block) - end > self._most):
                     break
-                if rest > self._most:
+                if len(block) - end > self._most:
                     raise _too_long(self._number, self._most)
             else:
-                self._at_end = True
-        block = b"".join(pieces)
-        self._base += self._at
-        self._block, self._at = block if self._at_end else block[: block.rfind(b"\n") + 1], 0
+                self._at_end, end = True, len(block)
+        whole, counted = bytes(block[:end]), 0
+        for found in _LINE.finditer(whole):
+            self._number += whole.count(b"\n", counted, found.start())
+            counted, text = found.start(), found[0]
+            if counted == self._offset == 0:
+                text = text.removeprefix(BOM)
+            if text.strip():
+                self._ready.append(Line(self._number, text))
+        self._number += whole.count(b"\n", counted)
+        self._offset += end
 
 
 # ---- validation ----------

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 FILE = "fairlane.db"
 """In the data directory, without `database_url`."""
@@ -27,17 +30,14 @@ class File:
 class Server:
     """A database of PostgreSQL."""
 
-    host: str
-    """Its name, or the directory of its socket."""
-    port: int
-    user: str | None
-    password: str | None
-    database: str
+    url: URL
+    """With the directory of its socket, if it has one, as the parameter `host`."""
     sslmode: str | None
     application_name: str
 
     def __str__(self) -> str:
-        return f"PostgreSQL at {self.host}:{self.port}, {self.database}"
+        host = self.url.query.get("host") or self.url.host
+        return f"PostgreSQL at {host}:{self.url.port or 5432}, {self.url.database}"
 
 
 Address = File | Server
@@ -48,36 +48,28 @@ def parse_address(database_url: str | None, data_dir: Path) -> Address:
     if database_url is None:
         return File((data_dir / FILE).absolute())
     try:
-        parts = urlsplit(database_url)
-        port = parts.port
-    except ValueError:
+        url = make_url(database_url)
+    except (ArgumentError, ValueError):
         raise ValueError("is not a valid URL") from None
-    if parts.scheme in _SQLITE:
-        path = unquote(parts.path)[1:]  # three slashes: relative to here; four: from the root
-        if not path or parts.netloc or parts.query:
+    path = url.database or ""
+    if url.drivername in _SQLITE:
+        # three slashes: relative to here; four: from the root
+        if not path or url.host or url.query:
             raise ValueError(
                 "must name a file, as sqlite:////var/lib/fairlane/fairlane.db does, and nothing else"
             )
         return File(Path(path).absolute())
-    if parts.scheme not in _POSTGRES:
+    if url.drivername not in _POSTGRES:
         raise ValueError("must begin with postgresql:// or sqlite:///")
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    query: dict[str, Any] = dict(url.query)
     if unknown := sorted(query.keys() - set(PARAMETERS)):
         raise ValueError(f"has a parameter {unknown[0]!r}; it may have {', '.join(PARAMETERS)}")
-    sslmode = query.get("sslmode")
+    sslmode = query.pop("sslmode", None)
     if sslmode not in (None, *SSL_MODES):
         raise ValueError(f"sslmode must be one of {', '.join(SSL_MODES)}")
-    host, database = query.get("host") or parts.hostname, unquote(parts.path)[1:]
-    if not host or not database or "/" in database or port == 0:
+    if not (url.host or query.get("host")) or not path or "/" in path or url.port == 0:
         raise ValueError(
             "must name a host and a database, as postgresql://user:password@host:5432/fairlane does"
         )
-    return Server(
-        host,
-        port or 5432,
-        unquote(parts.username) if parts.username else None,
-        unquote(parts.password) if parts.password else None,
-        database,
-        sslmode,
-        query.get("application_name") or "fairlane",
-    )
+    name = query.pop("application_name", "fairlane")
+    return Server(url.set(drivername="postgresql+asyncpg", query=query), sslmode, name)

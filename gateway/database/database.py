@@ -218,14 +218,7 @@ def _engine(address: Address, connections: int) -> AsyncEngine:
     pool["hide_parameters"] = True  # else the log of a failed statement holds callers' data
     if isinstance(address, Server):
         return create_async_engine(
-            URL.create(
-                "postgresql+asyncpg",
-                address.user,
-                address.password,
-                address.host,
-                address.port,
-                address.database,
-            ),
+            address.url,
             pool_recycle=1800,
             pool_pre_ping=True,
             connect_args={

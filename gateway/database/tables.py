@@ -342,42 +342,89 @@ response_logs = Table(
 
 # ---- webhooks (gateway/webhooks/) ----------
 
+
+class WebhookRow(NamedTuple):
+    """A row of the table `webhooks`; the defaults are those of a new webhook."""
+
+    id: str
+    key_id: str
+    user_name: str
+    """A user of the key, or EVERY_USER."""
+    url: str
+    events: str
+    """Types, separated by blanks."""
+    note: str
+    secret: str
+    """Signs requests."""
+    created: int
+    changed: int
+    old_secret: str = ""
+    """Also signs them until `old_until`."""
+    old_until: int = 0
+    off_since: int | None = None
+    """None: it is on."""
+    off_why: str = ""
+    fails: int = 0
+    """Failed attempts since the last success."""
+    failing_since: int | None = None
+    error: str = ""
+    """Of the last failed attempt."""
+    delivered: int | None = None
+    """The last success."""
+    not_before: int = 0
+    """When a failing receiver is tried next."""
+    claimed: int = 0
+    """Until when one replica sends its deliveries; 0: none does."""
+
+
 webhooks = Table(
     "webhooks",
     metadata,
-    Column("id", Text, primary_key=True),
-    *_texts("key_id", "user_name", "url", "events", "note", "secret", "old_secret", "off_why", "error"),
-    *_numbers("old_until", "created", "changed", "fails", "not_before", "claimed"),
-    Column("off_since", BigInteger, comment="Since when; null: it is on"),
-    Column("failing_since", BigInteger, comment="Null: it does not"),
-    Column("delivered", BigInteger, comment="When last; null: never"),
+    *_columns(WebhookRow),
+    _key("webhooks", ["id"]),
     Index("ix_webhooks_key_id_user_name", "key_id", "user_name"),
     comment="URLs that are notified when something of their owners ends",
 )
-"""`user_name`: a user of the key, or EVERY_USER. `events`: types, separated by blanks. `secret` signs requests; `old_secret` also
-signs them until `old_until`. `fails`: failed attempts since the last success; `error`: of the last one. `not_before`: when a
-failing receiver is tried next. `claimed`: until when one replica sends its deliveries; 0: none does."""
+
+
+class DeliveryRow(NamedTuple):
+    """A row of the table `webhook_deliveries`; the defaults are those of a new delivery."""
+
+    id: str
+    """The webhook-id of all its requests."""
+    webhook: str
+    event_id: str
+    event: str
+    object_id: str
+    user_name: str
+    created: int
+    """When the event happened."""
+    began: int
+    """The same, or when an owner sent it again."""
+    due: int | None
+    """When it is sent next. None: not any more."""
+    state: str = "waiting"
+    """waiting, delivered or failed"""
+    attempts: int = 0
+    """Since `began`."""
+    ended: int | None = None
+    """When it was delivered, or given up."""
+    status: int | None = None
+    """Of the last answer."""
+    error: str = ""
+
 
 webhook_deliveries = Table(
     "webhook_deliveries",
     metadata,
-    Column("id", Text, primary_key=True),
-    *_texts("webhook", "event_id", "event", "object_id", "user_name"),
-    *_numbers("created"),
-    *_texts("state"),
-    *_numbers("began", "attempts"),
-    Column("due", BigInteger, comment="When it is sent next; null: not any more"),
-    Column("ended", BigInteger, comment="When it was delivered, or given up; null: it waits"),
-    Column("status", BigInteger, comment="Of the last answer; null: there was none"),
-    *_texts("error"),
+    *_columns(DeliveryRow),
+    _key("webhook_deliveries", ["id"]),
     Index("ix_webhook_deliveries_webhook_due", "webhook", "due"),
     Index("ix_webhook_deliveries_webhook_created_id", "webhook", "created", "id"),
     Index("ix_webhook_deliveries_began", "began"),
     Index("ix_webhook_deliveries_user_name", "user_name"),
     comment="Events that webhooks have sent, or will send",
 )
-"""`id`: the webhook-id of all its requests. `state`: waiting, delivered or failed. `created`: when the event happened. `began`:
-the same, or when an owner sent it again. `attempts`: since `began`."""
 
 files = Table(
     "files",

@@ -10,8 +10,8 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.settings import effective_values
 from fairlane.gateway.records import rejections
-from fairlane.gateway.records.audit import Values, WantedActs, read_page
-from fairlane.gateway.records.rejections import RejectionFilter
+from fairlane.gateway.records.audit import Values, read_page
+from fairlane.gateway.records.reports import Wanted
 from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.settings import external
 from fairlane.queues.errors import StoreError
@@ -70,16 +70,16 @@ class AuditRecord:
         """Return the id of the newest entry, in SQL or in the outbox. Raise StoreError."""
         return await self._scheduler.newest_audit_id()
 
-    async def read(self, wanted: WantedActs, after: str | None, limit: int, who: str) -> dict[str, Any]:
+    async def read(self, wanted: Wanted, after: str, limit: int, who: str) -> dict[str, Any]:
         """Return at most `limit` entries after the entry `after`, and the cursor of the next page. Earlier actions are included,
         unless SQL is slow. `who`: id of the caller's key. Raise DatabaseUnavailable and ApiError."""
-        if after is None:
+        if not after:
             await self._catch_up()
         async with self._slots(who) as connection:
             entries, more = await read_page(connection, wanted, after, limit)
         return {"entries": entries, "next": more}
 
-    async def rejections(self, wanted: RejectionFilter, after: str, limit: int, who: str) -> dict[str, Any]:
+    async def rejections(self, wanted: Wanted, after: str, limit: int, who: str) -> dict[str, Any]:
         """Return rejected calls by minute, key and code, the newest minute first. Raise as `read`."""
         async with self._slots(who) as connection:
             rows, more = await rejections.read_page(connection, wanted, after, limit)

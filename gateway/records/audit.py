@@ -1,7 +1,6 @@
 """Audit log entries in SQL: what operators did. Each is written once; pages begin with the newest."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import audit
 from fairlane.gateway.records.entries import at_of
 from fairlane.gateway.records.erasure import ErasedUsers, erase_from_audit, users_of_audit
+from fairlane.gateway.records.reports import Wanted
 
 Values = dict[str, Any]
 
@@ -50,29 +50,19 @@ class AuditTable:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class WantedActs:
-    """A filter: from `since` to before `until`, ms; empty fields match all. `target`: a whole target, or its kind."""
-
-    since: int = 0
-    until: int = 10**15
-    who: str = ""
-    action: str = ""
-    target: str = ""
-
-
 async def read_page(
-    connection: AsyncConnection, wanted: WantedActs, after: str | None, limit: int
+    connection: AsyncConnection, wanted: Wanted, after: str, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """Return up to `limit` entries behind the entry `after`, newest first, and the `after` of the next page."""
+    """Return up to `limit` entries behind the entry `after`, newest first, and the `after` of the next page. Filters: actor,
+    action, target: a whole target, or its kind."""
     columns = audit.c
     found = select(audit).where(columns.at >= wanted.since, columns.at < wanted.until)
-    for column, value in ((columns.who, wanted.who), (columns.action, wanted.action)):
-        if value:
-            found = found.where(column == value)
-    if wanted.target:
-        of_kind = columns.target.startswith(wanted.target + " ", autoescape=True)
-        found = found.where(or_(columns.target == wanted.target, of_kind))
+    for name, value in wanted.filters.items():
+        if name == "target":
+            of_kind = columns.target.startswith(value + " ", autoescape=True)
+            found = found.where(or_(columns.target == value, of_kind))
+        else:
+            found = found.where(columns["who" if name == "actor" else name] == value)
     if after:
         found = found.where(tuple_(columns.at, columns.id) < tuple_(at_of(after), after))
     found = found.order_by(desc(columns.at), desc(columns.id)).limit(limit + 1)

@@ -8,7 +8,6 @@ loses a minute.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import rejections
+from fairlane.gateway.records.reports import Wanted
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
@@ -101,27 +101,17 @@ async def write_rejections(connection: AsyncConnection, packed: Sequence[bytes])
     return await insert_new(connection, rejections, rows)
 
 
-@dataclass(frozen=True, slots=True)
-class RejectionFilter:
-    """A filter: minutes from `since` to before `until`, ms; empty fields match all."""
-
-    since: int = 0
-    until: int = 10**15
-    key: str = ""
-    code: str = ""
-
-
 async def read_page(
-    connection: AsyncConnection, wanted: RejectionFilter, after: str, limit: int
+    connection: AsyncConnection, wanted: Wanted, after: str, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """Return counts by minute, key and code, the newest minute first, and the `after` of the next page. Raises ApiError."""
+    """Return counts by minute, key and code, the newest minute first, and the `after` of the next page. Filters: key, code.
+    Raises ApiError."""
     columns = rejections.c
     order = columns.minute, columns.key_id, columns.code
     found = select(*order, func.sum(columns.count))
     found = found.where(columns.minute >= wanted.since, columns.minute < wanted.until)
-    for column, value in ((columns.key_id, wanted.key), (columns.code, wanted.code)):
-        if value:
-            found = found.where(column == value)
+    for name, value in wanted.filters.items():
+        found = found.where(columns["key_id" if name == "key" else name] == value)
     if after:
         minute, rest = read_place(after, dots=1)
         code, _, key = rest.partition(".")  # (a key may hold dots)

@@ -91,10 +91,10 @@ TASK_COLUMNS = columns_by(SHOWN.values())
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A filter: tasks that ended from `since` to before `until`, ms. `filters`: by the names of the calls' parameters."""
+    """A filter: rows from `since` to before `until`, ms (tasks: their ends). `filters`: by the calls' parameters."""
 
-    since: int
-    until: int
+    since: int = 0
+    until: int = 10**15
     filters: Mapping[str, str] = field(default_factory=dict)
 
 

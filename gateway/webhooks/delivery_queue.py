@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BindParameter, Update, bindparam, func, select, update
 
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import webhook_deliveries, webhooks
+from fairlane.gateway.database.tables import DeliveryRow, WebhookRow, webhook_deliveries, webhooks
 from fairlane.gateway.webhooks.delivery import Attempt
 
 MAX_CANDIDATES = 500
@@ -55,36 +55,16 @@ class Health(NamedTuple):
         return self.fails >= MAX_FAILURES
 
 
-class Webhook(NamedTuple):
+class Webhook(WebhookRow):
     """A webhook that is claimed here."""
 
-    id: str
-    key_id: str
-    user_name: str
-    url: str
-    secret: str
-    old_secret: str
-    old_until: int
-    claimed: int
-    health: Health
+    @property
+    def health(self) -> Health:
+        return Health(self.fails, self.failing_since, self.error, self.not_before)
 
     def secrets(self, now_ms: int) -> list[str]:
         """Return the secrets that sign requests now."""
         return [self.secret, self.old_secret] if self.old_until > now_ms else [self.secret]
-
-
-class Delivery(NamedTuple):
-    """A delivery that is due: columns of its row."""
-
-    id: str
-    event_id: str
-    event: str
-    object_id: str
-    user_name: str
-    created: int
-    began: int
-    """When it was created, or sent again by hand."""
-    attempts: int
 
 
 def next_attempt(attempt: Attempt, attempts: int, began: int, policy: Policy, chance: float) -> int | None:
@@ -150,19 +130,18 @@ class DeliveryQueue:
         still_free = columns.id.in_(chosen), columns.claimed <= now_ms, columns.off_since.is_(None)
         claim = update(webhooks).where(*still_free).values(claimed=until_ms).returning(webhooks)
         async with self._database.writing() as connection:
-            return [_webhook(row) for row in await connection.execute(claim)]
+            return [Webhook(*row) for row in await connection.execute(claim)]
 
-    async def due(self, webhook: Webhook, now_ms: int, most: int) -> list[Delivery]:
+    async def due(self, webhook: Webhook, now_ms: int, most: int) -> list[DeliveryRow]:
         """Return the due deliveries of a claimed webhook, the longest due first."""
         columns = webhook_deliveries.c
-        wanted = select(*(columns[name] for name in Delivery._fields))
-        wanted = wanted.where(columns.webhook == webhook.id, columns.due <= now_ms)
+        wanted = select(webhook_deliveries).where(columns.webhook == webhook.id, columns.due <= now_ms)
         async with self._database.reading() as connection:
             rows = await connection.execute(wanted.order_by(columns.due).limit(most))
-            return [Delivery(*row) for row in rows]
+            return [DeliveryRow(*row) for row in rows]
 
     async def record(
-        self, webhook: Webhook, results: Sequence[tuple[Delivery, Attempt]], policy: Policy, now_ms: int
+        self, webhook: Webhook, results: Sequence[tuple[DeliveryRow, Attempt]], policy: Policy, now_ms: int
     ) -> tuple[Health, int] | None:
         """Record the results of attempts, and end the claim. Return the webhook's health, and the number of deliveries that are
         not retried any more. None: the claim is over, or the webhook was deleted, changed or disabled."""
@@ -180,7 +159,7 @@ class DeliveryQueue:
             held = (await connection.execute(_claimed(webhook).values(values))).rowcount > 0
         return (now, sum(change["state"] == "failed" for change in changes)) if held else None
 
-    def _change(self, delivery: Delivery, attempt: Attempt, policy: Policy) -> dict[str, Any]:
+    def _change(self, delivery: DeliveryRow, attempt: Attempt, policy: Policy) -> dict[str, Any]:
         attempts, due = delivery.attempts + 1, None
         if not attempt.succeeded:
             due = next_attempt(attempt, attempts, delivery.began, policy, self._chance())
@@ -198,11 +177,6 @@ class DeliveryQueue:
         """End the claim of a webhook to which nothing was sent, and send nothing until `until_ms`."""
         async with self._database.writing() as connection:
             await connection.execute(_claimed(webhook).values(claimed=0, not_before=until_ms, error=error))
-
-
-def _webhook(row: Any) -> Webhook:
-    own = {name: getattr(row, name) for name in Webhook._fields[:-1]}
-    return Webhook(**own, health=Health(row.fails, row.failing_since, row.error, row.not_before))
 
 
 def _claimed(webhook: Webhook) -> Update:

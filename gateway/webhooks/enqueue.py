@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.inserting import insert_rows
-from fairlane.gateway.database.tables import webhook_deliveries, webhooks
+from fairlane.gateway.database.tables import DeliveryRow, webhook_deliveries, webhooks
 from fairlane.gateway.webhooks.events import ANY, EVERY_USER, delivery_id, event_id
 
 _IF_NEW = "ON CONFLICT (id) DO NOTHING RETURNING 1"
@@ -36,7 +36,7 @@ async def enqueue(connection: AsyncConnection, ends: Sequence[End]) -> int:
     keys = {end.owner.key_id for end in ends}
     found = (await connection.execute(_OF_OWNERS, {"keys": list(keys), "users": list(users)})).all()
     rows = [
-        tuple(row_of(webhook.id, end.event, end.object_id, end.owner.user, end.ended).values())
+        row_of(webhook.id, end.event, end.object_id, end.owner.user, end.ended)
         for webhook in found
         for end in ends
         if _matches(webhook, end)
@@ -63,23 +63,9 @@ def _matches(webhook: Any, end: End) -> bool:
     return webhook.user_name == owner.user or (webhook.user_name == EVERY_USER and owner.key_id != "")
 
 
-def row_of(webhook: str, event: str, object_id: str, user: str, at: int, name: str = "") -> dict[str, Any]:
-    """Return a delivery that is due at `at`: all columns, in their order. `name`: the event's id, if the object can have several
-    events of this type."""
+def row_of(webhook: str, event: str, object_id: str, user: str, at: int, name: str = "") -> DeliveryRow:
+    """Return a delivery that is due at `at`. `name`: the event's id, if the object can have several events of this type."""
     name = name or event_id(event, object_id)
-    return {
-        "id": delivery_id(webhook, name),
-        "webhook": webhook,
-        "event_id": name,
-        "event": event,
-        "object_id": object_id,
-        "user_name": user,
-        "created": at,
-        "state": "waiting",
-        "began": at,
-        "attempts": 0,
-        "due": at,
-        "ended": None,
-        "status": None,
-        "error": "",
-    }
+    return DeliveryRow(
+        delivery_id(webhook, name), webhook, name, event, object_id, user, at, began=at, due=at
+    )

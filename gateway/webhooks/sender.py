@@ -13,10 +13,11 @@ import structlog
 
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import DeliveryRow
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.webhooks import signing
 from fairlane.gateway.webhooks.delivery import Attempt, host_of, post, webhook_client
-from fairlane.gateway.webhooks.delivery_queue import Delivery, DeliveryQueue, Health, Policy, Webhook
+from fairlane.gateway.webhooks.delivery_queue import DeliveryQueue, Health, Policy, Webhook
 from fairlane.gateway.webhooks.events import EVERY_USER, body_of
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.loops import Periodic, cancel_and_wait
@@ -122,7 +123,7 @@ class Sender(Periodic):
         if recorded is not None:
             self._report(webhook, *recorded)
 
-    async def _send(self, webhook: Webhook, delivery: Delivery) -> Attempt:
+    async def _send(self, webhook: Webhook, delivery: DeliveryRow) -> Attempt:
         """Send one request, and return its result. An unexpected error is a failed attempt, so that the delivery is given up."""
         now = self._now_ms()
         try:
@@ -134,7 +135,7 @@ class Sender(Periodic):
         self._metrics.count(WEBHOOK_REQUESTS, outcome)
         return attempt
 
-    async def _post(self, webhook: Webhook, delivery: Delivery, now: int) -> Attempt:
+    async def _post(self, webhook: Webhook, delivery: DeliveryRow, now: int) -> Attempt:
         client = self._client = self._client or webhook_client()
         settings = self._settings()
         user = delivery.user_name.partition("/")[2] if webhook.user_name == EVERY_USER else ""

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import webhook_deliveries, webhooks
+from fairlane.gateway.database.tables import WebhookRow, webhook_deliveries, webhooks
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import store
@@ -96,26 +96,24 @@ class Webhooks:
         if every_user and not (caller.delegating and caller.key_id and caller.user == caller.key_id):
             sentence = "everyUser is for a delegating key, in a request that names no user"
             raise bad_request(sentence, "everyUser")
-        row: dict[str, Any] = {
-            "id": f"hook_{secrets.token_hex(12)}",
-            "key_id": owner.key_id,
-            "user_name": EVERY_USER if every_user else owner.user,
-            "url": _checked_url(url, settings),
-            "events": _checked_events(events),
-            "note": note,
-            "secret": new_secret(),
-            "created": now,
-            "changed": now,
-            **dict.fromkeys(("off_why", "error", "old_secret"), ""),
-            **dict.fromkeys(("fails", "not_before", "old_until", "claimed"), 0),
-        }
+        row = WebhookRow(
+            id=f"hook_{secrets.token_hex(12)}",
+            key_id=owner.key_id,
+            user_name=EVERY_USER if every_user else owner.user,
+            url=_checked_url(url, settings),
+            events=_checked_events(events),
+            note=note,
+            secret=new_secret(),
+            created=now,
+            changed=now,
+        )
         async with self._database.writing() as connection:
             await store.lock_owner(connection, owner)
             if len(await store.all_of(connection, owner)) >= MAX_PER_OWNER:
                 sentence = f"You have {MAX_PER_OWNER} webhooks: remove one first"
                 raise ApiError(409, "TOO_MANY_WEBHOOKS", sentence)
-            await connection.execute(insert(webhooks).values(row))
-            return shown(await store.find(connection, row["id"], owner)) | {"secret": row["secret"]}
+            await connection.execute(insert(webhooks).values(row._asdict()))
+            return shown(await store.find(connection, row.id, owner)) | {"secret": row.secret}
 
     async def change(self, caller: Caller, webhook: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Change the given fields: url, events, note, enabled. A new URL, or enabling it, resets its failures."""
@@ -160,8 +158,8 @@ class Webhooks:
         now = self._now_ms()
         made = row_of(webhook, TEST, webhook, "", now, id_of_event(TEST, secrets.token_hex(12)))
         async with self._changing(caller, webhook, enabled=True) as (connection, _):
-            await connection.execute(insert(webhook_deliveries).values(made))
-            return await _sent_now(connection, webhook, made["id"])
+            await connection.execute(insert(webhook_deliveries).values(made._asdict()))
+            return await _sent_now(connection, webhook, made.id)
 
     async def redeliver(self, caller: Caller, webhook: str, delivery: str) -> dict[str, Any]:
         """Send a delivery again, now. One that has ended gets all its attempts again."""

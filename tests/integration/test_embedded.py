@@ -19,7 +19,8 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from fairlane.gateway.accounts.secrets import first_start_keys
+from fairlane.gateway.accounts.secrets import with_first_start_keys
+from fairlane.gateway.settings import Settings
 from fairlane.queues.embedded.lock import DataDirInUseError
 from fairlane.queues.embedded.server import EmbeddedRedis, EmbeddedRedisError, find_server, server_version
 
@@ -490,7 +491,7 @@ def test_everything_in_the_data_directory_is_its_owners_alone_whatever_the_umask
         (data / "redis.log").chmod(0o644)  # as an earlier version made it
         (data / "redis.log.1").write_text("older")
         (data / "redis.log.1").chmod(0o644)
-        first_start_keys(data)
+        with_first_start_keys(Settings(host="0.0.0.0", data_dir=data))
         run(main())
     finally:
         os.umask(before)

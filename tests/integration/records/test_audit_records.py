@@ -24,10 +24,10 @@ from fairlane.gateway.records.rejections import (
     MINUTE_MS,
     OTHER,
     RejectionCounts,
-    RejectionFilter,
     read_page,
     write_rejections,
 )
+from fairlane.gateway.records.reports import Wanted
 from fairlane.gateway.records.retention import REJECTIONS_DAYS
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.overrides import Actor
@@ -141,9 +141,9 @@ async def test_the_record_is_found_by_who_what_where_and_when(
 # ---- rejections ----------
 
 
-async def counted(database: Database, **wanted: Any) -> Counter[tuple[int, str, str]]:
+async def counted(database: Database, since: int = 0, **filters: str) -> Counter[tuple[int, str, str]]:
     async with database.reading() as connection:
-        rows, _ = await read_page(connection, RejectionFilter(**wanted), "", 100_000)
+        rows, _ = await read_page(connection, Wanted(since, filters=filters), "", 100_000)
     return Counter({(row["minute"], row["key"], row["code"]): row["count"] for row in rows})
 
 
@@ -232,7 +232,7 @@ async def test_refusals_come_in_pages_that_miss_none(database: Database, redis_u
         assert await write_rejections(connection, packed) == 0
         seen, after = [], ""
         while True:
-            rows, more = await read_page(connection, RejectionFilter(), after, 4)
+            rows, more = await read_page(connection, Wanted(), after, 4)
             seen += [(row["minute"], row["key"], row["code"]) for row in rows]
             assert {row["count"] for row in rows} == {2}
             if more is None:

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.accounts.no_auth import KeyPresence
-from fairlane.gateway.accounts.secrets import first_start_keys, new_secret, with_first_start_keys
+from fairlane.gateway.accounts.secrets import new_secret, with_first_start_keys
 from fairlane.gateway.settings import Settings, SettingsError
 
 SHA = "a" * 64
@@ -81,16 +81,17 @@ def test_configured_keys_are_left_alone_and_only_what_is_missing_is_made(tmp_pat
 
 
 def test_spoilt_key_file_is_an_error_and_never_opens_the_gateway(tmp_path: Path) -> None:
-    first_start_keys(tmp_path)
+    settings = Settings.model_validate({"host": "0.0.0.0", "data_dir": tmp_path})
+    with_first_start_keys(settings)
     (tmp_path / "first-caller-key.json").write_text("{}")
     with pytest.raises(SettingsError, match="first keys"):
-        first_start_keys(tmp_path)
+        with_first_start_keys(settings)
 
 
 def test_unusable_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="configure keys and workers"):
-        first_start_keys(tmp_path / "file")
+        with_first_start_keys(Settings.model_validate({"host": "0.0.0.0", "data_dir": tmp_path / "file"}))
 
 
 def test_hashes_tell_sets_of_keys_apart() -> None:
