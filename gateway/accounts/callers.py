@@ -6,9 +6,9 @@ and calls of keys that are no longer valid end (`InFlightRequests`).
 
 import contextlib
 import hashlib
-import hmac
 import operator
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -198,10 +198,6 @@ class StoredKeys:
     workers: Mapping[str, Credential[WorkerIdentity]] = field(default_factory=dict)
     secrets: frozenset[tuple[str, str]] = frozenset()
     """Ids of callers' keys and of their secrets, including invalid ones whose open calls may end normally."""
-    by_id: Mapping[str, Sequence[Credential[Caller] | Credential[WorkerIdentity]]] = field(
-        default_factory=dict
-    )
-    """The credentials by the ids of the keys and tokens."""
     exist: bool = False
     """Whether there is or was a key."""
 
@@ -225,15 +221,12 @@ class Callers:
         self.workers_open = self.open and not settings.workers
         self._now = now
         self._tiers = settings.tiers
-        callers, workers = dict(stored.callers), dict(stored.workers)
-        self.replaced: set[str] = set()
+        keys, tokens = {key.id for key in settings.keys}, {token.id for token in settings.workers}
+        callers = {sha: known for sha, known in stored.callers.items() if known.principal.key_id not in keys}
+        workers = {sha: known for sha, known in stored.workers.items() if known.principal.id not in tokens}
+        self.replaced = keys & {known.principal.key_id for known in stored.callers.values()}
         """Ids of keys in the database that the configuration's replace."""
-        theirs: dict[str, Any]
-        for entries, theirs in ((settings.keys, callers), (settings.workers, workers)):
-            for entry in entries:
-                for credential in stored.by_id.get(entry.id, ()):
-                    if theirs.pop(credential.sha256, None) is not None:
-                        self.replaced.add(entry.id)
+        self.replaced |= tokens & {known.principal.id for known in stored.workers.values()}
         self.without_tier: dict[str, str] = {}
         """Keys of the database that do not hold, because no queue has a tier of theirs any more."""
         for sha256, credential in [*callers.items()]:
@@ -242,12 +235,9 @@ class Callers:
                 if tier not in self._tiers:
                     callers.pop(sha256, None)
                     self.without_tier[who.key_id] = tier
-        self._configured: dict[str, Credential[Caller]] = {}
-        """By the keys' ids."""
         for key in settings.keys:
             signs = bytes.fromhex(key.signing_key) if key.signing else b""
-            credential = Credential(key.sha256, caller_of(key, key.sha256), signing_key=signs)
-            callers[key.sha256] = self._configured[key.id] = credential
+            callers[key.sha256] = Credential(key.sha256, caller_of(key, key.sha256), signing_key=signs)
         for token in settings.workers:
             workers[token.sha256] = Credential(token.sha256, worker_of(token, token.sha256))
         self._callers, self._workers = callers, workers
@@ -259,10 +249,12 @@ class Callers:
             for name, models in offered.items():
                 sha256 = digest(own.token(name))
                 self._own[sha256] = Credential(sha256, WorkerIdentity(OWN_WORKER, models, sha256))
-        self._by_id = {credential.principal.key_id: credential.principal for credential in callers.values()}
-        self._secrets = {(key.id, key.sha256[:SECRET_ID_CHARS]) for key in settings.keys}
-        self._stored = stored.secrets
-        self._stored_by_id = stored.by_id
+        self._by_id = defaultdict[str, list[Credential[Caller]]](list)
+        for known in callers.values():
+            self._by_id[known.principal.key_id].append(known)
+        self._current = {(key.id, key.sha256[:SECRET_ID_CHARS]) for key in settings.keys}
+        """Ids of keys and of their secrets whose open calls may continue."""
+        self._current |= {(key_id, secret) for key_id, secret in stored.secrets if key_id not in keys}
         self.hash = _hash([*settings.keys, *settings.workers])
         """A hash of all configured keys and tokens, to compare replicas. It reveals no secret."""
         open_tier = OPEN_TIER if OPEN_TIER in self._tiers else min(self._tiers)
@@ -335,10 +327,7 @@ class Callers:
 
     def _signers(self, key_id: str) -> Sequence[Credential[Caller]]:
         """Return the credentials of a key that may sign now, at least one. Raise Unauthorized."""
-        configured = self._configured.get(key_id)
-        known = [configured] if configured else self._stored_by_id.get(key_id, ())
-        current = [(credential, self._callers.get(credential.sha256)) for credential in known]
-        valid = [mine for credential, mine in current if mine is credential and self._valid(mine) is not None]
+        valid = [known for known in self._by_id.get(key_id, ()) if self._valid(known) is not None]
         if not valid:
             raise Unauthorized(f"There is no valid key {key_id[:64]!r}, by which this is signed")
         signers = [credential for credential in valid if credential.signing_key]
@@ -358,18 +347,14 @@ class Callers:
 
     def of_key(self, key_id: str) -> Caller | None:
         """Return the caller of a key without a named user; None: the key is invalid."""
-        return self._by_id.get(key_id)
+        return next((known.principal for known in self._by_id.get(key_id, ())), None)
 
     def reauthenticate(self, key_id: str, user: str, tier: str) -> Caller | None:
         """Return the caller of a key that was authenticated earlier as this user of this tier; None: it is no longer valid."""
         if self.open or not key_id:
             found = self.anybody if self.open and not key_id else None
         else:
-            valid = (
-                self._valid(credential)
-                for credential in self._callers.values()
-                if credential.principal.key_id == key_id
-            )
+            valid = map(self._valid, self._by_id.get(key_id, ()))
             found = next((who for who in valid if who is not None), None)
         return replace(found, user=user, tier=tier) if found is not None and tier in self._tiers else None
 
@@ -378,8 +363,7 @@ class Callers:
         database that expired or was revoked, but was not cut off."""
         if self.open or not caller.key_id:
             return self.open and caller.open
-        secrets = self._secrets if caller.key_id in self._configured else self._stored
-        return (caller.key_id, caller.secret_id) in secrets
+        return (caller.key_id, caller.secret_id) in self._current
 
     def has_key(self, key_id: str) -> bool:
         """Return whether a key of this id is valid; in no-auth mode, whether the id is empty."""
@@ -408,11 +392,7 @@ class Callers:
         secret = secret.strip()
         if scheme.lower() != "bearer" or not 0 < len(secret) <= _MAX_SECRET_CHARS:
             return None
-        presented = digest(secret)
-        credential = credentials.get(presented)
-        if credential is None or not hmac.compare_digest(credential.sha256, presented):
-            return None
-        return self._valid(credential)
+        return self._valid(credentials.get(digest(secret)))
 
     def _valid(self, credential: Credential[Principal] | None) -> Principal | None:
         if credential is None or (

@@ -130,8 +130,7 @@ def stored_keys(keys: Collection[StoredKey]) -> StoredKeys:
         if key.kind == "caller" and key.cut_ms is None
         for secret in key.secrets
     }
-    by_id = {key.id: key.credentials for key in keys if key.credentials}
-    return StoredKeys(by_kind["caller"], by_kind["worker"], frozenset(begun), by_id, exist=bool(keys))
+    return StoredKeys(by_kind["caller"], by_kind["worker"], frozenset(begun), exist=bool(keys))
 
 
 def next_end(stored: StoredKeys, now_ms: float) -> float:

@@ -7,14 +7,13 @@ from typing import Any
 
 import structlog
 
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.metrics import CONNECTIONS_REJECTED, Recorder
 from fairlane.streaming.timer_wheel import TimerWheel
 
 log = structlog.get_logger("fairlane.gateway")
 
 TICK_S = 0.25
-LOG_S = 60.0
-"""Rejected connections are logged at most once in this time."""
 
 
 class Connections:
@@ -32,18 +31,17 @@ class Connections:
         """All connections, also of workers. This is the server's set: connections add and remove themselves."""
         self._metrics = metrics
         self._deadlines: TimerWheel[Any] | None = None
-        self._rejected = 0
-        self._log_from = float("-inf")
+        self._lines = RateLimitedLogger(burst=1, per_second=1 / 60)
         self._head_lines: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
 
-    def arrived(self, address: str | None, now: float) -> bool:
+    def arrived(self, address: str | None) -> bool:
         """Count a new connection, which is in `open`. Return False if it exceeds a limit; then nothing was counted."""
         if len(self.open) > self.max_open:
-            self._reject(now)
+            self._reject()
             return False
         if self.max_per_address is not None and address is not None:
             if self._of_address[address] >= self.max_per_address:
-                self._reject(now)
+                self._reject()
                 return False
             self._of_address[address] += 1
         return True
@@ -74,15 +72,7 @@ class Connections:
             self._head_lines = (headers, lines)
         return lines
 
-    def _reject(self, now: float) -> None:
+    def _reject(self) -> None:
         self._metrics.count(CONNECTIONS_REJECTED)
-        self._rejected += 1
-        if now >= self._log_from:
-            log.warning(
-                "too many connections",
-                open=len(self.open),
-                limit=self.max_open,
-                per_address=self.max_per_address,
-                rejected=self._rejected,
-            )
-            self._rejected, self._log_from = 0, now + LOG_S
+        limits = {"limit": self.max_open, "per_address": self.max_per_address}
+        self._lines.log(log.warning, "too many connections", open=len(self.open), **limits)

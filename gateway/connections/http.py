@@ -125,7 +125,7 @@ class HttpConnection(asyncio.Protocol):
         self.client = address_of(transport.get_extra_info("peername"))
         self.server = address_of(transport.get_extra_info("sockname"))
         self._state.connections.add(self)  # type: ignore[arg-type]
-        if self.connections.arrived(self.client and self.client[0], self.loop.time()):
+        if self.connections.arrived(self.client and self.client[0]):
             self._wait(HEAD_S)
         else:
             self.client = None  # it is not counted for its address

@@ -22,6 +22,7 @@ from fairlane.gateway.database.errors import DatabaseSlow, DatabaseUnavailable
 from fairlane.gateway.database.sqlite import BUSY_S, Closing, make_file
 from fairlane.gateway.database.tables import HEAD
 from fairlane.queues.clock import now_ms
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -42,8 +43,6 @@ REPORT_S = 5.0
 """The deadline of a report."""
 UPGRADE_S = 600.0
 """How long migrations may take, and others wait for them."""
-LOG_S = 60.0
-"""An outage is logged at most once in this time."""
 
 _WRITES = "fairlane_writes"
 _LOOK_AFTER = 100_000
@@ -75,8 +74,7 @@ class Database:
         self._writing = self._engine.execution_options(**{_WRITES: True})
         self._write_lock = asyncio.Lock() if isinstance(address, File) else contextlib.nullcontext()
         """SQLite has one writer at a time and polls for its lock: our writers queue here, without a connection."""
-        self._log_from = 0.0
-        self._logged = False
+        self._lines = RateLimitedLogger(burst=4, per_second=4 / 60)
         self.dialect = self._engine.dialect.name
         """sqlite or postgresql."""
         self._committed: WeakSet[asyncio.Task[Any]] = WeakSet()
@@ -162,20 +160,14 @@ class Database:
         if before is None or (writes and not before.writes):
             since_ms = now_ms() if before is None else before.since_ms
             self.trouble = Trouble(since_ms, str(error), writes)
-        if not self._logged and time.monotonic() >= self._log_from:
-            self._logged, self._log_from = True, time.monotonic() + LOG_S
-            log.error(
-                "the database is unavailable: tasks continue, and their records wait in Redis",
-                reason=str(error),
-            )
+        if before is None:
+            event = "the database is unavailable: tasks continue, and their records wait in Redis"
+            self._lines.log(log.error, event, reason=str(error))
 
     def _recovered(self, trouble: Trouble) -> None:
         self.trouble = None
-        if self._logged:
-            self._logged = False
-            log.info(
-                "the database is available again", after_s=round((now_ms() - trouble.since_ms) / 1000, 1)
-            )
+        after_s = round((now_ms() - trouble.since_ms) / 1000, 1)
+        self._lines.log(log.info, "the database is available again", after_s=after_s)
 
     @contextlib.asynccontextmanager
     async def _begun(self, engine: AsyncEngine, deadline_s: float) -> AsyncIterator[AsyncConnection]:

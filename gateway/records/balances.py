@@ -29,7 +29,6 @@ from fairlane.gateway.records.ledger import (
 from fairlane.queues.clock import now_ms
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError
-from fairlane.queues.loops import cancel_and_wait
 from fairlane.queues.scheduler import Scheduler
 
 log = structlog.get_logger("fairlane.gateway")
@@ -101,41 +100,19 @@ class Balances:
         self._database = database
         self._scheduler = scheduler
         self._turns = asyncio.Semaphore(LOADS)
-        self._loading: dict[tuple[str, str], asyncio.Task[None]] = {}
-
-    def start(self) -> None:
-        """Balances are loaded on demand."""
-
-    async def close(self) -> None:
-        """Cancel the loads under way."""
-        await cancel_and_wait(*self._loading.values())
 
     async def load(self, subject: str, window: str) -> None:
-        """Load a subject from SQL into Redis, with a window of its budget ('': none). Concurrent calls share one load."""
-        key = subject, window
-        loading = self._loading.get(key)
-        if loading is None:
-            loading = self._loading[key] = asyncio.create_task(self._load(subject, window))
-            loading.add_done_callback(lambda done: self._loaded(key, done))
-        await asyncio.shield(loading)
-
-    def _loaded(self, key: tuple[str, str], done: asyncio.Task[None]) -> None:
-        del self._loading[key]
-        if not done.cancelled():
-            done.exception()  # the caller may have been cancelled
-
-    async def _load(self, subject: str, window: str) -> None:
+        """Load a subject from SQL into Redis, with a window of its budget ('': none), unless a concurrent call just did."""
         try:
             async with asyncio.timeout(LOAD_S), self._turns:
-                funds = await self._funds(subject, window)
+                known = await self._scheduler.balance(subject)
+                if known is not None and (not window or window in known.windows):
+                    return
+                async with self._database.reading(CHANGE_S) as connection:
+                    found = await read_funds(connection, {subject: [window] if window else []})
+                await self._scheduler.load_balance(subject, found.get(subject, Funds()), window)
         except TimeoutError as error:
             raise DatabaseUnavailable(f"no balance within {LOAD_S:.0f} s") from error
-        await self._scheduler.load_balance(subject, funds, window)
-
-    async def _funds(self, subject: str, window: str) -> Funds:
-        async with self._database.reading(CHANGE_S) as connection:
-            found = await read_funds(connection, {subject: [window] if window else []})
-        return found.get(subject, Funds())
 
     async def show(self, subject: str, quota: str = "") -> BalanceRow:
         """Return the balance of a subject. `quota`: of its key, in the form of `submit`, for the budget."""

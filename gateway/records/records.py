@@ -54,5 +54,5 @@ class Records:
             "rejections": write_rejections,
         }
         self.outbox = Outbox(link, keys, database, tables, metrics)
-        self.parts: list[Component] = [self.outbox, self.reconciler, self.balances]
-        self.parts += [self.rejections, Retention(database, current)]
+        retention = Retention(database, current)
+        self.parts: list[Component] = [self.outbox, self.reconciler, self.rejections, retention]

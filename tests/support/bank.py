@@ -152,6 +152,5 @@ async def banking(redis_url: str, database_url: str, replica: str = "r1") -> Asy
         await bank.set_up()
         yield bank
     finally:
-        await bank.balances.close()
         await link.close()
         await database.close()
