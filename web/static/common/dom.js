@@ -110,13 +110,3 @@ export function remember(name, text, storage = "localStorage") {
     // storage is switched off
   }
 }
-
-/** Copy a text; false when the browser does not let us. */
-export async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    return false;
-  }
-}

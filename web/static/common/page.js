@@ -2,7 +2,7 @@
 
 import { FairlaneError } from "../client/fairlane.js";
 import { explain, getKey, setKey, whoAmI } from "./api.js";
-import { copy, h, labelled, remember, replace, setText, svg } from "./dom.js";
+import { h, labelled, remember, replace, setText, svg } from "./dom.js";
 import { LANGUAGES, define, language, onLanguage, setLanguage, t, translate } from "./i18n.js";
 import common from "./strings.js";
 
@@ -187,10 +187,17 @@ export function toast(text, kind = "") {
   setTimeout(() => note.remove(), 6000);
 }
 
-/** A button that copies what `text()` returns. `what`: its name for screen readers, where the word on it does not say enough. */
-export function copyButton(text, what = null) {
-  const copyIt = async () => ((await copy(text())) ? toast(t("copied"), "good") : toast(t("copy.failed"), "bad"));
-  return h("button", { type: "button", class: "quiet small", "aria-label": what, on: { click: copyIt } }, t("copy"));
+/** A button that copies what `content()` returns, with a text on it and a notice. `what`: its name for screen readers, where the word on it does not say enough. */
+export function copyButton(content, what = null, { text = t("copy"), copied = t("copied") } = {}) {
+  const copyIt = async () => {
+    try {
+      await navigator.clipboard.writeText(content());
+      toast(copied, "good");
+    } catch {
+      toast(t("copy.failed"), "bad"); // or there is no clipboard without HTTPS
+    }
+  };
+  return h("button", { type: "button", class: "quiet small", "aria-label": what, on: { click: copyIt } }, text);
 }
 
 /** Let the reader keep a blob as a file. */

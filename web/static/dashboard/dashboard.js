@@ -55,30 +55,21 @@ const askForKey = () => page.askForKey(t("key.needed"));
 // ---- the feed ----------
 
 /** One connection as long as the page is seen: a browser has few of them for one gateway, and hidden tabs must not hold them. */
-function startFeed() {
+async function startFeed() {
   if (state.feed !== null || document.hidden || !state.allowed) return;
-  const feed = new AbortController();
-  state.feed = feed;
-  readFeed(feed).catch(() => {
+  const feed = (state.feed = new AbortController());
+  const show = change => {
     if (feed !== state.feed) return;
-    // rejected: the key may be an admin's no more, or something between does not know the feed
-    state.connection = "lost";
-    drawSafely();
-    state.again = setTimeout(page.refresh, AGAIN_MS);
-  });
-}
-
-async function readFeed(feed) {
-  const onConnection = name => {
-    if (feed !== state.feed) return;
-    state.connection = name;
+    Object.assign(state, change);
     drawSafely();
   };
-  const options = { signal: feed.signal, silenceMs: IDLE_MS, maxRetries: Infinity, onConnection };
-  for await (const { event, data } of events("/api/admin/events", options)) {
-    if (event !== "overview" || feed !== state.feed) continue;
-    state.picture = data;
-    drawSafely();
+  const options = { signal: feed.signal, silenceMs: IDLE_MS, maxRetries: Infinity, onConnection: connection => show({ connection }) };
+  try {
+    for await (const { event, data } of events("/api/admin/events", options)) if (event === "overview") show({ picture: data });
+  } catch {
+    // rejected: the key may be an admin's no more, or something between does not know the feed
+    show({ connection: "lost" });
+    if (feed === state.feed) state.again = setTimeout(page.refresh, AGAIN_MS);
   }
 }
 

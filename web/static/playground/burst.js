@@ -191,7 +191,6 @@ export class Burst {
       this._panel,
       h("div", { class: "panel-head" }, title, h("span", { class: "muted small num", id: "burst-progress" })),
       h("p", { class: "hint" }, t("burst.chart.hint")),
-      h("div", { id: "burst-order", class: "order" }),
       chart,
       h("div", { class: "table-wrap", tabindex: 0, id: "burst-table" }),
     );
@@ -204,17 +203,8 @@ export class Burst {
     const { tasks, groups } = run;
     const over = tasks.filter(task => task.endedAt !== null).length;
     setText(byId("burst-progress"), t("burst.progress", { done: number(over), n: number(tasks.length) }));
-    this._drawOrder();
     this._chart.draw(groups, tasks, run.now());
     this._drawTable();
-  }
-
-  _drawOrder() {
-    const served = this._run.served();
-    const cells = served.map(task => h("span", { class: `cell series-${task.group % 6}`, title: task.name }, initial(task.name)));
-    const box = byId("burst-order");
-    if (box.childElementCount === cells.length + 1) return;
-    replace(box, h("span", { class: "label" }, t("burst.order")), cells);
   }
 
   _drawTable() {
@@ -240,8 +230,6 @@ export class Burst {
     replace(byId("burst-table"), plainTable(heads, rows, { "aria-label": t("burst.chart") }));
   }
 }
-
-const initial = name => [...name][0]?.toUpperCase() ?? "?";
 
 /** One burst under way: submits every task once, and asks until each has ended. */
 class Run {

@@ -141,7 +141,6 @@ export default {
   "burst.chart.label": ["Waiting and running times of all tasks by user, as in the table below", "各用户所有任务的等待与运行时间；数字见下表"],
   "burst.empty": ["No burst yet", "尚无突发"],
   "burst.empty.more": ["Tiers share a model by weight, and users within a tier equally: a user who sends many tasks delays mostly their own.", "等级之间按权重分享，同一等级的用户平等分享：洪水般的请求只会耽误发送者自己。"],
-  "burst.order": ["Start order", "服务顺序"],
   "burst.progress": ["{done} of {n} ended", "{n} 个中已结束 {done} 个"],
   "burst.over": ["The burst is over.", "突发已结束。"],
   "burst.head.user": ["User", "用户"],

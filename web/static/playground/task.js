@@ -1,7 +1,7 @@
 // One task as the reader sees it: its place in the queue, its connection, its output, its figures.
 
 import { call, explain, explainCode } from "../common/api.js";
-import { byId, copy, eachFrame, h, radios, replace, setText } from "../common/dom.js";
+import { byId, eachFrame, h, radios, replace, setText } from "../common/dom.js";
 import { duration, number, wholeUnits } from "../common/format.js";
 import { has, t } from "../common/i18n.js";
 import { TextView } from "../common/markdown.js";
@@ -13,7 +13,6 @@ import { Readings } from "./readings.js";
 
 const BACK_AFTER_S = 4;
 const SILENT_MS = 8000;
-const MAX_DOTS = 14;
 
 /**
  * Shows at most one task. It owns the connection to it: showing another, or `close`, ends that.
@@ -160,10 +159,6 @@ export class TaskPanel {
     }
   }
 
-  async _copyLink() {
-    (await copy(location.href)) ? toast(t("task.link.copied"), "good") : toast(t("copy.failed"), "bad");
-  }
-
   _step(step) {
     if (this._task.steps.at(-1)?.do === step.do && step.do === "cancel") return;
     this._task.steps.push(step);
@@ -211,7 +206,7 @@ export class TaskPanel {
         h(
           "div",
           { class: "end" },
-          this._task.api ? null : [button("copy-link", t("task.link"), () => this._copyLink(), "quiet"), button("cut", t("task.cut"), () => this._cut())],
+          this._task.api ? null : [copyButton(() => location.href, null, { text: t("task.link"), copied: t("task.link.copied") }), button("cut", t("task.cut"), () => this._cut())],
           button("cancel-task", t("task.cancel"), () => this._cancel(), "danger"),
         ),
       ),
@@ -289,7 +284,6 @@ export class TaskPanel {
     if (estimatedWaitLowMs !== null && estimatedWaitHighMs > passed) wait = t("place.between", { low: left(estimatedWaitLowMs), high: left(estimatedWaitHighMs) });
     else if (estimatedWaitMs !== null) wait = estimatedWaitMs - passed >= 1000 ? t("place.wait", { wait: left(estimatedWaitMs) }) : t("place.soon");
     const before = position - 1;
-    const shown = Math.min(before, MAX_DOTS);
     draw(box, [position, wait], () => [
       h("div", { class: "place-number num", id: "position" }, number(position)),
       h(
@@ -297,7 +291,6 @@ export class TaskPanel {
         {},
         h("div", { class: "place-what" }, before ? t("place.before", { n: number(before) }) : t("place.next")),
         h("div", { class: "muted", id: "wait" }, wait),
-        h("div", { class: "dots", "aria-hidden": "true" }, Array.from({ length: shown }, () => h("i")), before > shown ? h("span", { class: "muted small" }, `+${number(before - shown)}`) : null, h("b")),
       ),
     ]);
   }
