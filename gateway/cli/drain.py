@@ -17,8 +17,10 @@ def drain(
 ) -> None:
     """Give a worker no more tasks. Its running tasks finish."""
     path = f"/api/admin/workers/{quote(worker_id(gateway, worker), safe='')}/drain"
-    answer = decoded(gateway.request(path, "POST"))
-    typer.echo(f"{answer['name'] or answer['workerId']} is draining")
+    response = gateway.request(path, "POST")
+    answer = decoded(response)
+    text = f"{answer['name'] or answer['workerId']} is draining"
+    typer.echo(response.text if gateway.as_json else text)
 
 
 def worker_id(gateway: Gateway, worker: str) -> str:

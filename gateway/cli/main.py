@@ -47,7 +47,7 @@ class _Loaded(Mapping[str, Any]):
         return iter([*FIRST, *importlib.import_module(f"{_HERE}.commands").GROUPS])
 
     def __len__(self) -> int:
-        return len([*self])
+        return sum(1 for _ in self)
 
 
 def _click(name: str, found: Any) -> Any:

@@ -82,7 +82,7 @@ def configure_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    _adopt_other_loggers(level)
+    _quieten_libraries(level)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -97,13 +97,9 @@ def configure_logging(
     )
 
 
-def _adopt_other_loggers(level: str) -> None:
-    """Libraries with handlers of their own use ours; access logs are off: they hold query strings."""
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = name != "uvicorn.access"
-        logger.disabled = name == "uvicorn.access"
+def _quieten_libraries(level: str) -> None:
+    """Quieten libraries. Access logs are off: they hold query strings."""
+    logging.getLogger("uvicorn.access").disabled = True
     # at debug level it logs every WebSocket message, and so prompts and answers
     logging.getLogger("uvicorn.error").setLevel(max(logging.getLogger().level, logging.WARNING))
     chatty = logging.WARNING if level != "debug" else logging.INFO

@@ -165,24 +165,6 @@ def test_data_survive_a_restart(tmp_path: Path, binary: Path, run_dirs: Path) ->
     run(main())
 
 
-@pytest.mark.skipif(len(servers()) < 2, reason="needs two servers")
-def test_valkey_and_redis_read_each_others_data(tmp_path: Path, run_dirs: Path) -> None:
-    async def main() -> None:
-        valkey, other = servers()[:2]
-        for step, server in enumerate([valkey, other, valkey, other]):
-            async with EmbeddedRedis(tmp_path, binary=server) as embedded, connected(embedded.url) as client:
-                assert await client.xlen("log") == step
-                await client.xadd("log", {"n": str(step)})
-                await client.bgrewriteaof()
-                await until(lambda client=client: rewritten(client))  # type: ignore[misc]
-
-    async def rewritten(client: redis.asyncio.Redis) -> bool:
-        info = await client.info("persistence")
-        return not (info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"])
-
-    run(main())
-
-
 @pytest.mark.parametrize("guard", ["prctl", "watch"])
 def test_killed_gateway_leaves_no_orphan_and_its_data_serve_the_next(
     tmp_path: Path, guard: str, run_dirs: Path

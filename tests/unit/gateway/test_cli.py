@@ -105,6 +105,13 @@ def test_every_command_is_mounted_and_has_help(command: str) -> None:
     assert fairlane(command, "--help").exit_code == 0
 
 
+def test_an_unknown_command_is_a_mistake_with_a_suggestion() -> None:
+    answer = fairlane("queu", "list")
+    assert answer.exit_code == 2
+    assert "No such command 'queu'" in answer.output
+    assert "queue" in answer.output
+
+
 def test_worker_commands_do_not_import_the_server() -> None:
     script = (
         "import sys; sys.argv = ['fairlane', 'worker', '--help']\n"

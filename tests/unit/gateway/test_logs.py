@@ -33,9 +33,7 @@ def _logging_as_it_was() -> Iterator[None]:
     root.setLevel(level)
     logging.captureWarnings(False)
     structlog.reset_defaults()
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
-        logger = logging.getLogger(name)
-        logger.disabled, logger.propagate = False, True
+    logging.getLogger("uvicorn.access").disabled = False
     for name in (
         *("uvicorn.error", "httpx2", "httpcore2", "websockets", "asyncio", "alembic"),
         "python_multipart",
