@@ -8,15 +8,7 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 from fairlane.gateway.routing.plans import Plans
-from fairlane.gateway.settings import (
-    ModelSettings,
-    RouteRule,
-    RouteSettings,
-    RouteVariant,
-    Settings,
-    suggestion,
-    unusable_routes,
-)
+from fairlane.gateway.settings import ModelSettings, RouteSettings, Settings, suggestion, unusable_routes
 from fairlane.queues.overrides import ALL, Override
 
 ROUTE_SETTINGS = ("model", "mode", "stream", "template", "fallbacks", "timeout", "max_output_tokens")
@@ -25,7 +17,6 @@ MODEL_SETTINGS = ("fallbacks", "fallback_after", "first_output", "silence")
 """What replicas apply of a model; the scheduler's scripts apply the rest."""
 
 Part = TypeVar("Part", bound=BaseModel)
-Rule = TypeVar("Rule", bound=RouteRule)
 
 
 class InvalidOverride(Exception):
@@ -52,8 +43,8 @@ def overridden(settings: Settings, override: Override) -> Settings:
         if route is None:
             names = ", ".join(sorted(settings.routes)[:10]) or "none"
             raise InvalidOverride([("name", f"there is no route {name[:64]!r}; there are: {names}")])
-        values = _valid(RouteSettings, _nested(override.values, settings.tiers))
-        after = settings.model_copy(update={"routes": {**settings.routes, name: _merged(route, values)}})
+        changed_route = _valid(RouteSettings, _changed(route, override.values, settings.tiers))
+        after = settings.model_copy(update={"routes": {**settings.routes, name: changed_route}})
     else:
         changed = {field: override.values[field] for field in MODEL_SETTINGS if field in override.values}
         if override.target == "queue" or not changed:
@@ -68,20 +59,20 @@ def overridden(settings: Settings, override: Override) -> Settings:
     return after
 
 
-def _nested(values: Mapping[str, Any], tiers: Collection[str]) -> dict[str, Any]:
-    """Return a route's entry of the configuration with these values, by their dotted names."""
-    entry: dict[str, Any] = {}
+def _changed(route: RouteSettings, values: Mapping[str, Any], tiers: Collection[str]) -> dict[str, Any]:
+    """Return a route's entry of the configuration with these values on top, by their dotted names."""
+    entry = route.model_dump(mode="json", exclude_unset=True)
     problems = []
     for name, value in values.items():
         place, field = entry, name
         if field.startswith("vision."):
-            place, field = place.setdefault("vision", {}), field.removeprefix("vision.")
+            place, field = _part(place, "vision"), field.removeprefix("vision.")
         if field.startswith("tiers."):
             tier, _, field = field.removeprefix("tiers.").rpartition(".")
             if tier not in tiers:
                 known = ", ".join(sorted(tiers))
                 problems.append((name[:64], f"no queue has the tier {tier[:64]!r}; there are {known}"))
-            place = place.setdefault("tiers", {}).setdefault(tier, {})
+            place = _part(_part(place, "tiers"), tier)
         if field not in ROUTE_SETTINGS:
             hint = suggestion(field, ROUTE_SETTINGS) or f"; there are {', '.join(ROUTE_SETTINGS)}"
             problems.append((name[:64], f"{name[:64]!r} of a route cannot be overridden{hint}"))
@@ -91,18 +82,10 @@ def _nested(values: Mapping[str, Any], tiers: Collection[str]) -> dict[str, Any]
     return entry
 
 
-def _merged(rule: Rule, values: Rule) -> Rule:
-    """Return a rule with the values that another one sets on top, also those of its tiers and of requests with images."""
-    update: dict[str, Any] = {name: getattr(values, name) for name in values.model_fields_set}
-    if isinstance(rule, RouteVariant) and isinstance(values, RouteVariant):
-        tiers = {
-            tier: _merged(rule.tiers.get(tier, RouteRule()), changed)
-            for tier, changed in values.tiers.items()
-        }
-        update["tiers"] = {**rule.tiers, **tiers}
-    if isinstance(rule, RouteSettings) and isinstance(values, RouteSettings) and values.vision is not None:
-        update["vision"] = _merged(rule.vision or RouteVariant(), values.vision)
-    return rule.model_copy(update=update)
+def _part(entry: dict[str, Any], name: str) -> dict[str, Any]:
+    part: dict[str, Any] = entry.get(name) or {}
+    entry[name] = part
+    return part
 
 
 def _valid(part: type[Part], changed: Mapping[str, Any]) -> Part:

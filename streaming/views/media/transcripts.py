@@ -21,7 +21,6 @@ from fairlane.streaming.views.usage import media_usage, with_usage
 FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 """Of a transcription; a translation knows no speakers."""
 _JSON_FORMATS = frozenset({"json", "verbose_json", "diarized_json"})
-MAX_SEGMENTS = 50_000
 MAX_S = 359_999.999
 """The latest that a subtitle can say: 99:59:59."""
 
@@ -123,9 +122,6 @@ def _segments_of(raw: bytes | None) -> list[_Segment]:
     if kind_of(raw) != "[":
         raise ResultShapeError("The worker answered without segments, which subtitles need")
     try:
-        segments = _segments.decode(raw or b"")
+        return _segments.decode(raw or b"")
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ResultShapeError(f"The worker's segments cannot be subtitles: {error}") from None
-    if len(segments) > MAX_SEGMENTS:
-        raise ResultShapeError(f"The worker answered with more than {MAX_SEGMENTS} segments")
-    return segments
