@@ -17,6 +17,7 @@ export default {
   "key.open.long": ["This gateway has no keys and accepts all clients of this machine.", "此网关未配置密钥：信任本机上的所有人。"],
   "key.title": ["API key", "您的密钥"],
   "key.hint": ["Kept in this tab until you close it. Sent in a header, never in a URL.", "仅保存在此标签页，只作为请求头发送，绝不出现在网址中。关闭标签页即忘记。"],
+  "key.enter": ["Enter a key", "输入密钥"],
   "key.use": ["Use key", "使用此密钥"],
   "key.forget": ["Forget key", "忘记密钥"],
   "error.KEY_REJECTED": ["The gateway rejected this key.", "网关不接受此密钥。"],

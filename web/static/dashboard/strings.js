@@ -25,7 +25,6 @@ export default {
   "draining": ["This replica is shutting down and accepts no new requests.", "此副本正在关闭，不再接受新请求。"],
   "key.needed": ["The dashboard needs a key with scope admin or viewer.", "仪表盘需要带 admin 或 viewer 权限的密钥。"],
   "key.not.admin": ["The key {key} has neither scope admin nor viewer, which the dashboard needs.", "密钥 {key} 不是管理员密钥。仪表盘需要带 admin 或 viewer 权限的密钥。"],
-  "key.enter": ["Enter a key", "输入密钥"],
 
   "figure.waiting": ["Waiting", "等待中"],
   "figure.waiting.more": ["oldest {age}", "最久 {age}"],

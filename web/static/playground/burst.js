@@ -71,14 +71,14 @@ export class Burst {
     const focused = document.activeElement?.id;
     replace(
       this._form,
-      h("h2", { id: "burst-title" }, t("burst.title")),
+      h("h2", { id: "burst-title" }, t("tabs.burst")),
       h("p", { class: "muted" }, t("burst.intro")),
       labelled(t("ask.model"), h("select", { id: "burst-model", on: { change } }, names.map(name => h("option", { value: name, selected: name === this._model }, name)))),
       h(
         "div",
         { class: "row" },
         labelled(t("ask.prompt"), h("input", { id: "burst-prompt", value: prompt || t("burst.prompt"), autocomplete: "off" }), "field grow"),
-        labelled(t("burst.tokens"), h("input", { id: "burst-tokens", type: "number", min: 1, max: 4096, value: tokens })),
+        labelled(t("more.maxTokens"), h("input", { id: "burst-tokens", type: "number", min: 1, max: 4096, value: tokens })),
       ),
       this._me?.delegating ? this._groupFields() : this._countField(),
       h("p", { class: "hint" }, this._me && !this._me.delegating ? t("burst.oneUser") : t("burst.hint", { n: MAX_TASKS })),
@@ -104,7 +104,7 @@ export class Burst {
       ];
       return h("tr", {}, fields.map(field => h("td", {}, field)));
     });
-    return h("div", { class: "field" }, h("div", { class: "label" }, t("burst.groups")), plainTable(["burst.user", "burst.tier", "burst.count"], rows, { class: "groups" }));
+    return h("div", { class: "field" }, h("div", { class: "label" }, t("burst.groups")), plainTable(["ask.user", "ask.tier", "burst.count"], rows, { class: "groups" }));
   }
 
   _countField() {
@@ -226,7 +226,7 @@ export class Burst {
       ];
       return h("tr", {}, h("th", { scope: "row" }, h("i", { class: `swatch series-${index % 6}` }), group.name), cells.map(cell => h("td", { class: "num" }, cell)));
     });
-    const heads = ["user", "tier", "done", "meanWait", "firstWait", "turn", "share"].map(name => `burst.head.${name}`);
+    const heads = ["ask.user", "ask.tier", ...["done", "meanWait", "firstWait", "turn", "share"].map(name => `burst.head.${name}`)];
     replace(byId("burst-table"), plainTable(heads, rows, { "aria-label": t("burst.chart") }));
   }
 }

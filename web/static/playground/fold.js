@@ -9,11 +9,11 @@ export const submittedAt = taskId => parseInt(taskId.replaceAll("-", "").slice(0
 export function tokensOf(usage) {
   const first = (...values) => values.find(value => typeof value === "number") ?? null;
   const read = usage?.cache_read_input_tokens;
-  const beside = (read ?? 0) + (usage?.cache_creation_input_tokens ?? 0); // Anthropic counts them apart
+  const cached = (read ?? 0) + (usage?.cache_creation_input_tokens ?? 0); // Anthropic counts them apart
   const input = first(usage?.prompt_tokens, usage?.promptTokens, usage?.inputTokens);
   const apart = first(usage?.input_tokens);
   return {
-    input: input ?? (apart === null ? null : apart + beside),
+    input: input ?? (apart === null ? null : apart + cached),
     output: first(usage?.completion_tokens, usage?.output_tokens, usage?.completionTokens, usage?.outputTokens),
     cached: first(read, usage?.cachedTokens, usage?.prompt_tokens_details?.cached_tokens, usage?.input_tokens_details?.cached_tokens),
     reasoning: first(usage?.reasoningTokens, usage?.completion_tokens_details?.reasoning_tokens, usage?.output_tokens_details?.reasoning_tokens, usage?.output_tokens_details?.thinking_tokens),

@@ -22,7 +22,7 @@ const page = startPage({ name: "playground", strings });
 const said = text => setText(byId("said"), text);
 const code = new CodePanel(byId("code"), "code-title");
 const story = more => ({ base: location.origin, key: Boolean(page.me && !page.me.open), ...more });
-const task = new TaskPanel(byId("task"), { onStory: told => code.show(story(told)), said });
+const task = new TaskPanel(byId("task"), { onStory: done => code.show(story(done)), said });
 const burst = new Burst({ form: byId("burst"), chart: byId("burst-chart"), code: byId("burst-code"), page, story, said, headersFor });
 const TABS = ["ask", "burst"];
 const templates = new TemplateForm(drawTemplate);
@@ -53,7 +53,7 @@ page.onMe((me, problem) => {
       box,
       h("span", {}, t("ask.needsKey")),
       " ",
-      h("button", { type: "button", class: "small", on: { click: () => page.askForKey() } }, t("ask.enterKey")),
+      h("button", { type: "button", class: "small", on: { click: () => page.askForKey() } }, t("key.enter")),
     );
   }
   drawWho();
@@ -257,7 +257,7 @@ onLanguage(() => {
   task.draw();
   code.draw();
   burst.draw();
-  document.title = t("playground.pageTitle");
+  document.title = `${t("playground.title")} · Fairlane`;
 });
-document.title = t("playground.pageTitle");
+document.title = `${t("playground.title")} · Fairlane`;
 openLink();

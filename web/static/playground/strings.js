@@ -2,11 +2,10 @@
 
 export default {
   "playground.title": ["Playground", "试用"],
-  "playground.pageTitle": ["Playground · Fairlane", "试用 · Fairlane"],
   "playground.intro": ["Send a task, see its queue position, and watch it run. Cut the connection: it resumes without lost or repeated tokens.", "发送任务，查看它在队列中的位置，观看它运行。切断连接：它会恢复，不丢失也不重复任何词元。"],
   "tabs.label": ["Views", "试试什么"],
   "tabs.ask": ["One task", "单个任务"],
-  "tabs.burst": ["Burst", "突发：谁何时得到服务"],
+  "tabs.burst": ["Burst", "突发"],
 
   "ask.title": ["Request", "请求"],
   "ask.model": ["Model", "模型"],
@@ -34,9 +33,7 @@ export default {
   "ask.send": ["Send", "发送"],
   "ask.shortcut": ["Ctrl + Enter", "Ctrl + Enter"],
   "ask.needsKey": ["This gateway requires a key.", "此网关需要密钥。"],
-  "ask.enterKey": ["Enter a key", "输入密钥"],
 
-  "task.title": ["Task", "任务"],
   "task.empty": ["Nothing sent yet", "尚未发送"],
   "task.empty.more": ["Write a prompt and send it, or open a task's link.", "写下提示词并发送，或打开任务的链接。"],
   "task.id.copy": ["Copy the task's id", "复制任务编号"],
@@ -120,13 +117,9 @@ export default {
   "code.link": ["read it by its link, without a key", "无需密钥，用链接读取"],
   "code.burst": ["the same burst, one task after the other", "同样的突发，逐个发送"],
 
-  "burst.title": ["Burst", "突发"],
   "burst.intro": ["Several users send tasks at the same time, the first user four times as many. The chart shows how long each of them waits.", "几个用户同时发送，第一个用户的任务是其他用户的四倍。看看谁在等待、等多久：其他用户不必等它全部完成。"],
   "burst.prompt": ["A short answer, please.", "请简短回答。"],
-  "burst.tokens": ["Max. tokens", "最多词元"],
   "burst.groups": ["Tasks per user, in this order", "谁发送多少，按此顺序"],
-  "burst.user": ["User", "用户"],
-  "burst.tier": ["Tier", "等级"],
   "burst.count": ["Tasks", "任务数"],
   "burst.user.of": ["User {n}", "用户 {n}"],
   "burst.tier.of": ["Tier of user {n}", "用户 {n} 的等级"],
@@ -143,8 +136,6 @@ export default {
   "burst.empty.more": ["Tiers share a model by weight, and users within a tier equally: a user who sends many tasks delays mostly their own.", "等级之间按权重分享，同一等级的用户平等分享：洪水般的请求只会耽误发送者自己。"],
   "burst.progress": ["{done} of {n} ended", "{n} 个中已结束 {done} 个"],
   "burst.over": ["The burst is over.", "突发已结束。"],
-  "burst.head.user": ["User", "用户"],
-  "burst.head.tier": ["Tier", "等级"],
   "burst.head.done": ["Completed", "已完成"],
   "burst.head.turn": ["First start", "首次轮到"],
   "burst.head.firstWait": ["Shortest wait", "最短等待"],

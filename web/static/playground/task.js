@@ -176,7 +176,7 @@ export class TaskPanel {
     if (this._fold === null) {
       replace(
         this._element,
-        h("h2", { id: "task-title", class: "visually-hidden" }, t("task.title")),
+        h("h2", { id: "task-title", class: "visually-hidden" }, t("task.id")),
         h("div", { class: "empty" }, h("p", { class: "empty-title" }, t("task.empty")), h("p", {}, t("task.empty.more"))),
       );
       return;
@@ -201,7 +201,7 @@ export class TaskPanel {
       h(
         "div",
         { class: "panel-head" },
-        h("h2", { id: "task-title" }, t("task.title")),
+        h("h2", { id: "task-title" }, t("task.id")),
         h("span", { id: "task-state", class: "chip" }),
         h(
           "div",

@@ -5,7 +5,7 @@ import { byId, h, labelled, replace } from "../common/dom.js";
 import { t } from "../common/i18n.js";
 
 /** A variable as it was typed: JSON where it is a list or an object, else a text. */
-export function valueOf(text) {
+function valueOf(text) {
   if (/^\s*[[{]/.test(text)) {
     try {
       return JSON.parse(text);
@@ -17,7 +17,7 @@ export function valueOf(text) {
 }
 
 /** What may be named as `chain`, and as `template`: routes that have one, and templates that are no route. `value` is unique. */
-export function namesOf({ routes, templates, chains = [] }) {
+function namesOf({ routes, templates, chains = [] }) {
   const byName = new Map(templates.map(template => [template.name, template]));
   const named = routes.filter(route => byName.has(route.template)).map(route => ({ ...byName.get(route.template), name: route.name, route: true }));
   const taken = new Set(named.map(one => one.name));
@@ -83,10 +83,10 @@ export class TemplateForm {
     const languages = template.locales.length
       ? labelled(t("ask.locale"), h("select", { id: "locale" }, ["", ...template.locales].map(name => h("option", { value: name }, name || t("ask.mode.default")))))
       : null;
-    const told = template.chain
+    const about = template.chain
       ? t("ask.chain.stages", { names: template.stages.map(({ name }) => name).join(" → ") })
       : t("ask.template.version", { version: template.version });
-    const version = h("div", { class: "field" }, h("p", { class: "hint" }, told));
+    const version = h("div", { class: "field" }, h("p", { class: "hint" }, about));
     replace(box, ...fields, ...(languages ? [languages] : []), version);
     if (languages && template.locales.includes(locale)) byId("locale").value = locale;
   }
