@@ -38,15 +38,28 @@ class Drain:
         worker = await self._find(worker_id)
         if worker is None:
             raise ApiError(404, "WORKER_NOT_FOUND", "No such worker is connected")
-        if not worker["draining"]:
-            sent = confirmed = self._here(worker_id)
-            if not sent:
-                sent, confirmed = await self._send(worker)
-            if sent:
-                before = {"draining": False, "name": worker["name"], "replica": worker["replica"]}
-                await self._audit.note(actor, "drain", f"worker {worker_id}", before, {"draining": True})
+        if worker["draining"]:
+            return worker
+        channel, message = self._keys.channel(worker["replica"]), b"drain\n" + worker_id.encode()
+        now = asyncio.get_running_loop().time
+        give_up = now() + CONFIRM_S
+        sent = confirmed = self._here(worker_id)
+        while not confirmed and now() < give_up:
+            # repeated until the other replica listens: it may be reconnecting
+            try:
+                sent = sent or bool(await self._link.command("PUBLISH", channel, message))
+                row = await self._find(worker_id)
+                confirmed = row is None or row["draining"]  # a worker that has left is as good
+            except StoreError:
+                if not sent:
+                    raise
             if not confirmed:
-                raise ApiError(503, "REPLICA_SILENT", SILENT, retry_after_ms=1000)
+                await asyncio.sleep(POLL_S)
+        if sent:
+            before = {"draining": False, "name": worker["name"], "replica": worker["replica"]}
+            await self._audit.note(actor, "drain", f"worker {worker_id}", before, {"draining": True})
+        if not confirmed:
+            raise ApiError(503, "REPLICA_SILENT", SILENT, retry_after_ms=1000)
         return worker
 
     async def _find(self, worker_id: str) -> dict[str, Any] | None:
@@ -54,27 +67,3 @@ class Drain:
             return None
         rows = await self._inspector.workers()
         return next((row for row in rows if row["workerId"] == worker_id), None)
-
-    async def _send(self, worker: dict[str, Any]) -> tuple[bool, bool]:
-        """Have the worker's replica drain it. Return whether the message was delivered, and whether the replica confirmed it.
-
-        Raise StoreError if it could not be sent.
-        """
-        worker_id = worker["workerId"]
-        channel, message = self._keys.channel(worker["replica"]), b"drain\n" + worker_id.encode()
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + CONFIRM_S
-        sent = False
-        while loop.time() < give_up:
-            # repeated until the other replica listens: it may be reconnecting
-            try:
-                sent = sent or bool(await self._link.command("PUBLISH", channel, message))
-                row = await self._find(worker_id)
-            except StoreError:
-                if sent:
-                    break
-                raise
-            if row is None or row["draining"]:
-                return sent, True  # a worker that has left is as good
-            await asyncio.sleep(POLL_S)
-        return sent, False

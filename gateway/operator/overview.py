@@ -1,7 +1,7 @@
 """The operators' overview: queues, models, workers, counts and the newest tasks of all replicas."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,6 +102,13 @@ class OverviewReader:
         }
 
 
+NOTHING_KNOWN: Mapping[str, Any] = {
+    **dict.fromkeys(("queues", "models", "workers", "replicas"), ()),
+    **dict.fromkeys(("asOf", "audit")),
+    "counts": {},
+}
+
+
 @dataclass(eq=False)
 class OverviewFeed:
     """Makes the event that all dashboards get. While Redis is unavailable, it has the last known values.
@@ -114,12 +121,7 @@ class OverviewFeed:
     _replica: str
     _presence: Callable[[], list[dict[str, Any]]]
     _about: Callable[[], dict[str, Any]]
-    _known: dict[str, Any] = field(
-        default_factory=lambda: {"queues": [], "models": [], "workers": [], "counts": {}, "replicas": []},
-        init=False,
-    )
-    _as_of: int | None = field(default=None, init=False)
-    _audit: str | None = field(default=None, init=False)
+    _known: dict[str, Any] = field(default_factory=lambda: dict(NOTHING_KNOWN), init=False)
 
     async def __call__(self) -> bytes:
         try:
@@ -132,14 +134,11 @@ class OverviewFeed:
             ]
         else:
             del overview["tasks"]
-            self._known, self._as_of = overview, overview["now"]
-            self._audit = newest
+            self._known = overview | {"asOf": overview["now"], "audit": newest}
         event = self._known | {
             "now": now_ms(),
-            "asOf": self._as_of,
             "store": self._overview.store(),
             "database": self._overview.database(),
-            "audit": self._audit,
             "gateway": {"replica": self._replica, "version": __version__, **self._about()},
         }
         return b"event: overview\ndata: " + msgspec.json.encode(event) + b"\n\n"
