@@ -58,26 +58,6 @@ class Exchange(DirectExchange):
     Once the answer begins, the rest of the body is dropped.
     """
 
-    __slots__ = (
-        "_chunked",
-        "_continue",
-        "_end_read",
-        "_head",
-        "_left",
-        "_method",
-        "_parts",
-        "_path",
-        "_waiter",
-        "_wire",
-        "complete",
-        "disconnected",
-        "keep_alive",
-        "more",
-        "scope",
-        "started",
-        "unread",
-    )
-
     def __init__(self, wire: Wire, scope: Scope, keep_alive: bool, expects_continue: bool) -> None:
         self._wire = wire
         self.scope = scope

@@ -42,34 +42,6 @@ class _Rejected(Exception):
 class HttpConnection(asyncio.Protocol):
     """One connection. It has a deadline in `Connections` unless an answer is under way."""
 
-    __slots__ = (
-        "_config",
-        "_drained",
-        "_has_body",
-        "_headers",
-        "_last_answer",
-        "_lingers",
-        "_on_lost",
-        "_phase",
-        "_receiving",
-        "_slot",
-        "_spent",
-        "_state",
-        "_stopped",
-        "_url",
-        "_waits_for",
-        "_websocket",
-        "answering",
-        "client",
-        "connections",
-        "loop",
-        "parser",
-        "read_paused",
-        "server",
-        "transport",
-        "write_paused",
-    )
-
     def __init__(
         self,
         connections: Connections,

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -19,14 +20,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from fairlane.gateway.database import schema
 from fairlane.gateway.database.address import Address, File, Server
 from fairlane.gateway.database.errors import DatabaseSlow, DatabaseUnavailable
-from fairlane.gateway.database.sqlite import BUSY_S, Closing, make_file
 from fairlane.gateway.database.tables import HEAD
 from fairlane.queues.clock import now_ms
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
+from fairlane.queues.secure_files import make_private_directory, open_private
 
 log = structlog.get_logger("fairlane.gateway")
 
 CONNECT_S = 5.0
+BUSY_S = 5.0
+"""How long a write to SQLite waits for another one."""
 POOL_S = 5.0
 """How long a transaction waits for a connection."""
 DEADLINE_S = 15.0
@@ -87,7 +90,7 @@ class Database:
     async def start(self) -> None:
         """Upgrade the schema to HEAD; create the file if there is none. Raises DatabaseError with a sentence."""
         if isinstance(self.address, File):
-            await asyncio.to_thread(_make_file, self.address)
+            await asyncio.to_thread(_make_file, self.address.path)
         async with self.reading() as connection:
             if await connection.run_sync(schema.revision) == HEAD:
                 self.identifier = await connection.run_sync(schema.identifier)
@@ -240,14 +243,39 @@ def _engine(address: Address, connections: int) -> AsyncEngine:
     return engine
 
 
-def _make_file(file: File) -> None:
-    """Raises DatabaseUnavailable."""
+def _make_file(path: Path) -> None:
+    """Create a file that only its owner can open, in WAL mode: readers and the writer do not wait for each other.
+
+    SQLite needs exclusive access to switch the mode and does not wait for it: processes that start together must retry. Raises
+    DatabaseUnavailable.
+    """
+    end = time.monotonic() + BUSY_S
     try:
-        make_file(file.path)
+        make_private_directory(path.parent)
+        open_private(path).close()
+        with contextlib.closing(sqlite3.connect(path, timeout=BUSY_S)) as connection:
+            while True:
+                try:
+                    connection.execute("PRAGMA journal_mode=WAL")
+                    return
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                        raise
+                    time.sleep(0.02)
     except OSError as error:
-        raise DatabaseUnavailable(f"cannot write {file.path}: {error.strerror}") from error
+        raise DatabaseUnavailable(f"cannot write {path}: {error.strerror}") from error
     except sqlite3.Error as error:
-        raise DatabaseUnavailable(f"{file}: {error}") from error
+        raise DatabaseUnavailable(f"{File(path)}: {error}") from error
+
+
+class Closing(sqlite3.Connection):
+    """Rolls back its transaction when it is closed. SQLite does that only after the last cursor, and the traceback of a cancelled
+    statement keeps one: writers would wait for the garbage collector."""
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self.rollback()
+        super().close()
 
 
 def _set_pragmas(connection: DBAPIConnection, _record: object) -> None:

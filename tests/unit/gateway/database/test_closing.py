@@ -3,7 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from fairlane.gateway.database.sqlite import Closing
+from fairlane.gateway.database.database import Closing
 
 
 def test_who_is_closed_with_a_cursor_left_keeps_nobody_from_writing(tmp_path: Path) -> None:
