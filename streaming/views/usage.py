@@ -6,7 +6,7 @@ to 10⁹; everything else is ignored as if it were not there.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -55,21 +55,6 @@ class Counts(NamedTuple):
     """Of the output, what its reader does not see."""
 
 
-_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
-
-
-class _Own(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
-    """A usage object by our names alone, which has all that it must: as nearly every worker's."""
-
-    input_tokens: _Tokens
-    output_tokens: _Tokens
-    cached_tokens: _Tokens | None = None
-    reasoning_tokens: _Tokens | None = None
-
-
-_read_own = msgspec.json.Decoder(_Own).decode
-
-
 def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> bytes | None:
     """The usage object that counts: the worker's own, else the result's, else the latest reported on the way.
 
@@ -78,28 +63,22 @@ def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | N
     return _pick(raw, result, latest)[0]
 
 
-def _pick(raw: bytes | None, result: bytes | None, latest: bytes | None) -> tuple[bytes | None, Members]:
-    """See `pick_usage`: the object, and its members."""
-    empty: tuple[bytes | None, Members] = None, {}
+def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
+    """The tokens of the usage object that counts."""
+    return _pick(raw, result, None)[1]
+
+
+def _pick(raw: bytes | None, result: bytes | None, latest: bytes | None) -> tuple[bytes | None, Counts]:
+    """See `pick_usage`: the object, and its counts."""
+    empty: tuple[bytes | None, Counts] = None, Counts()
     for number in range(3):  # a result is looked into only when the worker reports no usage otherwise
         usage = raw if number == 0 else (members(result) or {}).get("usage") if number == 1 else latest
         if usage is not None and (found := members(usage)):
-            if _has_count(found):
-                return bytes(usage), found
-            empty = empty if empty[0] else (bytes(usage), found)
+            counts = _counts(found)
+            if counts.input is not None or counts.output is not None:
+                return bytes(usage), counts
+            empty = empty if empty[0] else (bytes(usage), counts)
     return empty
-
-
-def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
-    """The tokens of the usage object that counts."""
-    if raw is not None:
-        try:  # it says the same as what follows, which reads whatever is not so plain
-            own = _read_own(raw)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            pass
-        else:
-            return Counts(own.input_tokens, own.output_tokens, own.cached_tokens, own.reasoning_tokens)
-    return _counts(_pick(raw, result, None)[1])
 
 
 def estimated_usage(counts: tuple[int, int], reported: bytes | None = None) -> bytes:
@@ -268,15 +247,13 @@ def _has_count(found: Members) -> bool:
 
 def _first(found: Members, count: str) -> int | None:
     """A count by its name in one of the objects that can hold it, else by one of its names."""
-    objects, inner = _DETAILS.get(count, ((), ""))
-    for name in objects:
-        if name in found and (value := _named(members(found[name]) or {}, (inner,))) is not None:
-            return value
-    return _named(found, _NAMES[count])
-
-
-def _named(found: Members, names: tuple[str, ...]) -> int | None:
-    for name in names:
+    if count in _DETAILS:
+        objects, inner = _DETAILS[count]
+        for name in objects:
+            if name in found and (details := members(found[name])) and inner in details:
+                if (value := _count(details[inner])) is not None:
+                    return value
+    for name in _NAMES[count]:
         if name in found and (value := _count(found[name])) is not None:
             return value
     return None

@@ -2,8 +2,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from fairlane.streaming.views.usage import Counts, normalise_usage, openai_usage, usage_of_both
 
@@ -143,38 +141,3 @@ def test_openais_surfaces_tell_the_first_answers_part_in_openais_names() -> None
         "estimated": True,
         "repaired": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
     }
-
-
-COUNTS = st.one_of(
-    st.integers(-2, 12).map(str),
-    st.sampled_from(
-        ["4.0", "1e3", "-0", "-0.0", "3.5", "NaN", "null", "true", '"3"', "[1]", "{}", "1000000000"]
-    ),
-    st.sampled_from(["1000000001", "12345678901234567890123", "1e999", "04", ""]),
-)
-NAMES = st.sampled_from(
-    [
-        *("inputTokens", "outputTokens", "cachedTokens", "reasoningTokens", r"input\u0054okens"),
-        *("prompt_tokens", "completion_tokens", "input_tokens", "input_tokens_details", "estimated"),
-    ]
-)
-
-
-@given(
-    st.lists(st.tuples(NAMES, COUNTS), max_size=6),
-    st.booleans(),
-    st.sampled_from(["", " ", "\n", "}", "\x0b"]),
-)
-@example([("inputTokens", "1"), ("outputTokens", "2"), ("inputTokens", "NaN")], False, "")
-@example([("inputTokens", "1"), ("outputTokens", "2"), ("inputTokens", "3")], False, "")
-@example([("inputTokens", "true"), ("outputTokens", "2"), ("inputTokens", "3")], False, "")
-@example([("inputTokens", "1"), ("outputTokens", "2"), ("cachedTokens", "-1")], False, "")
-def test_plain_usage_is_read_at_once_and_says_what_it_says_when_taken_apart(
-    told: list[tuple[str, str]], both: bool, edge: str
-) -> None:
-    """Behind the members of an object stands one that is none of the names: it is then read member by member."""
-    pairs = [("inputTokens", "7"), ("outputTokens", "4")] * both + told
-    plain = ",".join(f'"{name}":{count}' for name, count in pairs)
-    apart = ",".join([plain, '"other":0'] if plain else ['"other":0'])
-    at_once, by_members = (f"{edge}{{{inside}}}{edge}".encode() for inside in (plain, apart))
-    assert normalise_usage(at_once) == normalise_usage(by_members)
