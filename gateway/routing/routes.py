@@ -62,12 +62,7 @@ class Routes:
         self._models: dict[str, Route] = {}
         for name, model in settings.models.items():
             if model.fallbacks and (only is None or name in only):
-                rule = Rule(
-                    "",
-                    name,
-                    fallbacks=tuple(model.fallbacks),
-                    fallback_after_ms=_first(model.fallback_after_ms, FALLBACK_AFTER_MS),
-                )
+                rule = self._rule("", [RouteRule(model=name)], settings)
                 self._models[name] = Route(name, dict.fromkeys(settings.tiers, rule))
         self.named = {
             name: self._compiled(name, route, settings)
@@ -110,14 +105,11 @@ class Routes:
         model = settings.models.get(values.get("model", ""))
         if model is not None:
             values.setdefault("fallbacks", model.fallbacks)
-            values["fallback_after_ms"] = _first(model.fallback_after_ms, FALLBACK_AFTER_MS)
+            if model.fallback_after_ms is not None:
+                values["fallback_after_ms"] = model.fallback_after_ms
         rates = values.pop("price", None)
         fallbacks = tuple(values.pop("fallbacks", ()))
         return Rule(name, **{"model": "", **values}, price=rates and rates.of_each, fallbacks=fallbacks)
-
-
-def _first(value: int | None, otherwise: int) -> int:
-    return otherwise if value is None else value
 
 
 def not_there(name: str, known: Iterable[str], kind: str = "template") -> str:
