@@ -92,9 +92,10 @@ class BatchContext:
         return FileLines(self._open, self.tools.current.settings.max_body_bytes + AROUND_BODY)
 
     async def _open(self, start: int) -> AsyncIterator[bytes]:
-        opened = self.tools.files.open(self.batch.owner, self.batch.input_file, start)
+        files = self.tools.files
         try:
-            async with contextlib.aclosing(opened):
+            row = await files.row(self.batch.owner, self.batch.input_file)
+            async with contextlib.aclosing(files.pieces(row, start)) as opened:
                 async for piece in opened:
                     yield piece
         except ApiError as error:

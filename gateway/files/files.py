@@ -195,18 +195,11 @@ class Files(Periodic):
             raise not_found(file_id)
         await self._remove_soon(file_id)
 
-    async def open(
-        self, owner: Owner | None, file_id: str, start: int = 0, end: int | None = None
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of a file from `start` to before `end`. Close it unless it is read to its end."""
-        row = await self.row(owner, file_id)
-        async for piece in self.pieces(row, start, end):
-            yield piece
-
     async def pieces(
         self, row: FileRow, start: int = 0, end: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the same bytes of a known file. Raise ApiError(404) also if it was deleted since."""
+        """Yield the bytes of a file from `start` to before `end`. Close it unless it is read to its end. Raise ApiError(404) also
+        if it was deleted since."""
         await self.identify()
         end = row.bytes if end is None else min(end, row.bytes)
         if start >= end:

@@ -57,7 +57,8 @@ class Keeping:
         return sorted(path.name for path in self.folder.glob("*/*"))
 
     async def content(self, owner: Owner | None, file_id: str, start: int = 0) -> bytes:
-        return b"".join([piece async for piece in self.files.open(owner, file_id, start)])
+        row = await self.files.row(owner, file_id)
+        return b"".join([piece async for piece in self.files.pieces(row, start)])
 
 
 @pytest.fixture
