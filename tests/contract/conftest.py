@@ -1,8 +1,9 @@
 """The contract suite: what must not change while the inside does. Its tests name no internal module.
 
 `store/` calls the public methods of the store on a real Redis, through one façade; `http/` speaks HTTP with a gateway;
-`protocol/` speaks the worker protocol in both versions. A test that needs a feature is marked with it (`feature("limits")`); a
-test without a mark is of the core. `--without limits,credits` leaves out the tests of these features.
+`protocol/` speaks the worker protocol in both versions; `seeds/` holds the acceptance criteria of the seeds. A test that needs a
+feature is marked with it (`feature("limits")`); a test without a mark is of the core. `--without limits,credits` leaves out the
+tests of these features, and the gateway runs without them.
 """
 
 from collections.abc import Iterator
@@ -85,3 +86,12 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         running_gateway(tmp_path_factory.mktemp("gateway"), redis.url, **settings) as gateway,
     ):
         yield gateway
+
+
+@pytest.fixture(autouse=True)
+def calm(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave nothing to the next test that uses the gateway: no task and no worker."""
+    yield
+    if "gateway" in request.fixturenames:
+        shared: Gateway = request.getfixturevalue("gateway")
+        shared.calm()

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import httpx2
 import websockets
 from tests.support.processes import GatewayProcess
-from tests.support.serving import http_client
+from tests.support.serving import http_client, until
 from websockets.asyncio.client import ClientConnection, connect
 
 DEADLINE_S = 15.0
@@ -24,6 +25,8 @@ SETTINGS = {
     "max_queue_length": 20,
     "task_result_ttl_ms": 600_000,
     "max_result_ttl_ms": 600_000,
+    "http_worker_slots": 0,
+    "endpoints": {"image": {"url": "https://images.example.com/v1/*"}},
 }
 _NUMBERS = itertools.count(1)
 
@@ -87,12 +90,44 @@ def named(task: dict[str, Any]) -> dict[str, Any]:
     return {name: task[name] for name in ("taskId", "attempt") if name in task}
 
 
+async def poll(client: httpx2.AsyncClient, task_id: str) -> dict[str, Any]:
+    """The status of a task."""
+    answer = await client.get(f"/api/task/{task_id}")
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+async def polled(client: httpx2.AsyncClient, task_id: str, status: str) -> dict[str, Any]:
+    """The status of a task, once it is this one."""
+    body: dict[str, Any] = {}
+
+    async def reached() -> bool:
+        body.update(await poll(client, task_id))
+        return bool(body["status"] == status)
+
+    await until(reached, f"{task_id} to be {status}")
+    return await poll(client, task_id)
+
+
 class Gateway:
     def __init__(self, process: GatewayProcess) -> None:
         self.process, self.url, self.ws = process, process.url, process.ws
 
     def client(self, **options: Any) -> httpx2.AsyncClient:
         return http_client(self.url, **options)
+
+    def calm(self) -> None:
+        """Cancel all tasks, and return when no worker and no task is left."""
+        with httpx2.Client(base_url=self.url, trust_env=False, timeout=DEADLINE_S) as client:
+            deadline = time.monotonic() + DEADLINE_S
+            while True:
+                client.post("/api/admin/tasks/cancel", params={"user": "anonymous"}).raise_for_status()
+                state = client.get("/api/admin/overview").json()
+                if not (state["workers"] or state["counts"]["queued"] or state["counts"]["executing"]):
+                    return
+                assert time.monotonic() < deadline, state["workers"]
+                time.sleep(0.02)
 
     @contextlib.asynccontextmanager
     async def worker_v1(self, **options: Any) -> AsyncIterator[Worker]:
