@@ -518,9 +518,8 @@ def _user(header: Headers, other: str) -> str | None:
     for where in ("X-Fairlane-User", other):
         name = None if where in ("", BODY_USER) else header(where.lower().encode())
         if name is not None:
-            with contextlib.suppress(
-                UnicodeError
-            ):  # headers are read as Latin-1; other scripts come as UTF-8
+            with contextlib.suppress(UnicodeError):
+                # headers are read as Latin-1; other scripts come as UTF-8
                 name = name.encode("latin-1").decode("utf-8")
             return _checked(name, where)
     return None

@@ -332,9 +332,8 @@ class Runner(BatchContext):
     async def _take(self, line: Submitted) -> None:
         """Take the result of a task that has ended, or that the store does not know. Raises StoreError."""
         record = await self.tools.scheduler.position(line.task_id)
-        if (
-            record is None
-        ):  # the store was emptied, or lost its last second: the line is read and submitted again
+        if record is None:
+            # the store was emptied, or lost its last second: the line is read and submitted again
             self._taken.discard(line.line)
             self._lines, self._at_end = self.lines(), False
         elif record.state not in TERMINAL:

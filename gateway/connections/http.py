@@ -443,9 +443,8 @@ class HttpConnection(asyncio.Protocol):
         """Hand the connection over to a worker's WebSocket, with the head. If that is invalid, the connection ends."""
         head, self._websocket = self._websocket, None
         assert head is not None
-        if (
-            more or self.transport.get_write_buffer_size()
-        ):  # a client that does not read answers gets no socket
+        # a client that does not read answers gets no socket
+        if more or self.transport.get_write_buffer_size():
             self._leave_parser(answers.BAD_UPGRADE)
         self._leave()
         self.parser = None

@@ -94,9 +94,8 @@ class Archive(Outbox):
             early = await keep([(entry.packed.decode(), record) for entry, record in ends])
         except (DatabaseUnavailable, StoreError):
             raise
-        except (
-            Exception
-        ):  # what is not kept stays in Redis, and is tried again when it has been idle for LEFT_MS
+        except Exception:
+            # what is not kept stays in Redis, and is tried again when it has been idle for LEFT_MS
             if len(ends) > 1:
                 return [entry for end in ends for entry in await self._try([end], keep)]
             task_id = ends[0][0].packed.decode()
