@@ -19,7 +19,8 @@ from fairlane.queues import chains, idempotency, tasks
 from fairlane.queues.chains import ChainEnd, ChainStart, Part, StageEntry, Step
 from fairlane.queues.credits import Funds
 from fairlane.queues.failures import FAILURES
-from fairlane.queues.keys import ANY_MODEL, Keys, pool_prefix
+from fairlane.queues.keys import ANY_MODEL, KEYS, Keys, pool_prefix
+from fairlane.queues.limits import RATES
 from fairlane.queues.limits import pack as pack_limits
 from fairlane.queues.overrides import ALL, Actor, Override, OverrideStore
 from fairlane.queues.overrides import Rejected as NotWritten
@@ -29,8 +30,9 @@ from fairlane.queues.store.link import Arg, RedisLink
 from fairlane.queues.store.scripts import load_scripts
 from fairlane.queues.tasks import Append, End, Fragment, Repair, TaskSpec, Used
 from fairlane.queues.versions import Version
+from fairlane.queues.windows import read_windows
 
-__all__ = ["ANY_MODEL", "FAILURES", "MAX_TAKEN"]
+__all__ = ["ANY_MODEL", "FAILURES", "KEYS", "MAX_TAKEN", "RATES", "read_windows"]
 
 OPERATOR = Actor("ops", "192.0.2.7")
 TERMINAL = frozenset({"completed", "failed", "cancelled"})

@@ -13,12 +13,10 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.contract.store.store import Grant, Rejected, Store, World
+from tests.contract.store.store import RATES, Grant, Rejected, Store, World
 from tests.support.audit import audit
 from tests.support.lives import live
 from tests.support.servers import Server
-
-from fairlane.queues.limits import RATES
 
 MINUTE_US, DAY_US = 60_000_000, 86_400_000_000
 PERIODS = {setting: MINUTE_US if setting.endswith("minute") else DAY_US for setting in RATES}

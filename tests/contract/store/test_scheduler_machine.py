@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.contract.store.store import (
     ANY_MODEL,
+    KEYS,
+    RATES,
     Accepted,
     Chain,
     Existing,
@@ -35,6 +37,7 @@ from tests.contract.store.store import (
     next_stage,
     part_of,
     price,
+    read_windows,
 )
 from tests.support.audit import (
     TERMINAL,
@@ -49,10 +52,6 @@ from tests.support.audit import (
 from tests.support.history import History, Written
 from tests.support.lives import live
 from tests.support.servers import Server
-
-from fairlane.queues.keys import KEYS
-from fairlane.queues.limits import RATES
-from fairlane.queues.windows import read_windows
 
 Value = str | int | float | bool | None
 Limited = dict[str, int]
