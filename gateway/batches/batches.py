@@ -103,8 +103,11 @@ class Batches:
             metadata=msgspec.json.encode(new.metadata).decode() if new.metadata is not None else "",
             output_ttl_s=new.output_expires_after.seconds if new.output_expires_after else 0,
         )
+        file_until, ttl_ms = batch.expires + FILE_KEPT_BEHIND_MS, settings.files.ttl_ms
+        if ttl_ms is not None:  # however many batches read it
+            file_until = min(file_until, row.created + ttl_ms + MAX_WINDOW_MS + FILE_KEPT_BEHIND_MS)
         try:
-            await self._store.add(batch, MAX_UNENDED_PER_OWNER, batch.expires + FILE_KEPT_BEHIND_MS)
+            await self._store.add(batch, MAX_UNENDED_PER_OWNER, file_until)
         except TooMany:
             sentence = f"You have {MAX_UNENDED_PER_OWNER} batches that have not ended; wait, or cancel some"
             raise ApiError(429, "TOO_MANY_BATCHES", sentence, retry_after_ms=WAIT_MS) from None

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Sequence
 
 import structlog
 
@@ -31,17 +30,6 @@ MAX_LED, MAX_OF_KEY = 50, 25
 RELEASE_S = 2.0
 REST_S = 10.0
 """A batch that failed unexpectedly is left alone for this time."""
-
-
-def in_turn(found: Sequence[Candidate]) -> list[Candidate]:
-    """Return the batches that some replica leads or may lead: the first ones of each caller, those that have begun before those
-    that wait, and all that only have to end. Pure."""
-    led, of_caller = list[Candidate](), Counter[tuple[str, str]]()
-    for one in sorted(found, key=lambda one: one.status == Status.VALIDATING):
-        of_caller[one.key_id, one.user_name] += not one.ending
-        if one.ending or of_caller[one.key_id, one.user_name] <= MAX_LED_PER_CALLER:
-            led.append(one)
-    return led
 
 
 class Leader(Periodic):
@@ -88,7 +76,7 @@ class Leader(Periodic):
         if self._runs and began >= self._renew_at:
             await self._renew(began, lease_ms)
         of_key = Counter(run.batch.key_id for run in self._runs.values())
-        for one in in_turn(await self._tools.store.unended(now_ms())):
+        for one in await self._tools.store.unended(MAX_LED_PER_CALLER, now_ms()):
             run = self._runs.get(one.id)
             if run is not None:
                 run.cancelled |= one.status == Status.CANCELLING

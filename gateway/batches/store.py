@@ -47,9 +47,7 @@ class Candidate(NamedTuple):
 
     id: str
     key_id: str
-    user_name: str
     status: str
-    ending: bool
     leader: str
     lease: int
     epoch: int
@@ -125,19 +123,24 @@ class BatchStore:
 
     # ---- leaders ----------
 
-    async def unended(self, now_ms: int) -> list[Candidate]:
-        """Return batches that have not ended, the oldest first, MAX_CANDIDATES at most. `ending`: it is cancelled or expired."""
+    async def unended(self, per_owner: int, now_ms: int) -> list[Candidate]:
+        """Return batches that have not ended, MAX_CANDIDATES at most: the first `per_owner` of each owner, and all that are
+        cancelled or expired. Those that have begun precede those that wait, older ones precede newer ones."""
         columns = batches.c
         ending = or_(columns.status == Status.CANCELLING, columns.expires <= now_ms)
-        wanted = select(
-            *(columns.id, columns.key_id, columns.user_name, columns.status, ending),
-            *(columns.leader, columns.lease, columns.epoch),
+        order = columns.status == Status.VALIDATING, columns.id
+        owner = columns.key_id, columns.user_name
+        place = func.row_number().over(partition_by=owner, order_by=(ending, *order))
+        ranked = select(columns.id, or_(ending, place <= per_owner).label("led")).where(_unended()).subquery()
+        wanted = (
+            select(columns.id, columns.key_id, columns.status, columns.leader, columns.lease, columns.epoch)
+            .join(ranked, ranked.c.id == columns.id)
+            .where(ranked.c.led)
+            .order_by(*order)
+            .limit(MAX_CANDIDATES)
         )
         async with self._database.reading(CHANGE_S) as connection:
-            rows = await connection.execute(
-                wanted.where(_unended()).order_by(columns.id).limit(MAX_CANDIDATES)
-            )
-            return [Candidate(*row) for row in rows]
+            return [Candidate(*row) for row in await connection.execute(wanted)]
 
     async def take(self, found: Candidate, leader: str, lease: int) -> Batch | None:
         """Lead a batch; None: another replica was faster."""

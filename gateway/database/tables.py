@@ -414,12 +414,16 @@ class DeliveryRow(NamedTuple):
     error: str = ""
 
 
+_WAITS = text("due IS NOT NULL")
 webhook_deliveries = Table(
     "webhook_deliveries",
     metadata,
     *_columns(DeliveryRow),
     _key("webhook_deliveries", ["id"]),
-    Index("ix_webhook_deliveries_webhook_due", "webhook", "due"),
+    # of deliveries that wait: it is read each second, and most rows are of those that were delivered
+    Index(
+        "ix_webhook_deliveries_webhook_due", "webhook", "due", sqlite_where=_WAITS, postgresql_where=_WAITS
+    ),
     Index("ix_webhook_deliveries_webhook_created_id", "webhook", "created", "id"),
     Index("ix_webhook_deliveries_began", "began"),
     Index("ix_webhook_deliveries_user_name", "user_name"),

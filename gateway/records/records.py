@@ -46,7 +46,7 @@ class Records:
         self.rejections = RejectionCounts(link, keys, replica)
         self.usage = UsageReports(self.slots)
         self.find_archived = partial(find_archived, database)
-        used = UsageTable(lambda queue: current.settings.tier_of(queue))
+        used = UsageTable(lambda queue: current.settings.tier_of(queue), lambda: current.settings.models)
         tables: dict[str, Table] = {
             "usage": EndTable(self.erased, used).write,
             "charge": EndTable(self.erased).write,

@@ -29,7 +29,9 @@ log = structlog.get_logger("fairlane.gateway")
 
 MINUTE_MS = 60_000
 MAX_COUNTED = 1000
-"""Different minutes, keys and codes in memory; others count as OTHER."""
+"""Different keys and codes of a minute; others count as OTHER."""
+MAX_KEPT = 60
+"""Minutes in memory while Redis is unavailable; older ones are dropped."""
 OTHER = "(other)"
 CLOSE_S = 2.0
 
@@ -48,17 +50,20 @@ class RejectionCounts(Periodic):
         self._outbox = keys("outbox")
         self._replica = replica
         self._now_ms = now_ms
-        self._counts = Counter[tuple[int, str, str]]()
-        """By the beginning of the minute, key and code."""
+        self._counts: dict[int, Counter[tuple[str, str]]] = {}
+        """By the beginning of the minute."""
         self.delay_s = self._next_minute_s()
 
     def count(self, key_id: str, code: str) -> None:
         """Count a rejected call of a key."""
         now = self._now_ms()
-        which = now - now % MINUTE_MS, key_id, code
-        if which not in self._counts and len(self._counts) >= MAX_COUNTED:
-            which = which[0], OTHER, code
-        self._counts[which] += 1
+        counts = self._counts.setdefault(now - now % MINUTE_MS, Counter())
+        if len(self._counts) > MAX_KEPT:
+            del self._counts[next(iter(self._counts))]
+        which = key_id, code
+        if which not in counts and len(counts) >= MAX_COUNTED:
+            which = OTHER, code
+        counts[which] += 1
 
     async def close(self) -> None:
         """Add the rest to the outbox, if Redis answers soon, and stop."""
@@ -67,7 +72,7 @@ class RejectionCounts(Periodic):
             async with asyncio.timeout(CLOSE_S):
                 await self.bring(over_at=self._now_ms() + MINUTE_MS)
         except (StoreError, TimeoutError):
-            lost = self._counts.total()
+            lost = sum(map(Counter.total, self._counts.values()))
             log.warning("counts of rejected calls are lost: Redis does not accept them", rejections=lost)
 
     async def step(self) -> float:
@@ -80,14 +85,13 @@ class RejectionCounts(Periodic):
 
     async def bring(self, over_at: int) -> None:
         """Add the minutes that are over at this instant to the outbox. Raises StoreError: they stay."""
-        over = [which for which in self._counts if which[0] + MINUTE_MS <= over_at]
-        if over:
-            packed = msgspec.msgpack.encode(
-                (self._replica, [(*which, self._counts[which]) for which in over])
-            )
+        for minute, counts in [*self._counts.items()]:
+            if minute + MINUTE_MS > over_at:
+                continue
+            rows = [(minute, *which, count) for which, count in counts.items()]
+            packed = msgspec.msgpack.encode((self._replica, rows))
             await self._link.command("XADD", self._outbox, "*", "rejections", packed)
-        for which in over:
-            del self._counts[which]
+            self._counts.pop(minute, None)  # `count` may have dropped it meanwhile
 
 
 async def write_rejections(connection: AsyncConnection, packed: Sequence[bytes]) -> int:

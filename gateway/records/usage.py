@@ -1,8 +1,8 @@
 """Writes usage records and their sums."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 from sqlalchemy import Table as SqlTable
@@ -12,12 +12,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import MEASURES, UsageRow, usage, usage_routes, usage_sums, usage_users
 from fairlane.gateway.records.entries import read_usage
+from fairlane.queues.metrics import Names
 from fairlane.queues.tasks import State
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 HOURS_KEPT_MS = 3 * DAY_MS
 """The retention of sums of hours."""
+MAX_NAMES = 100
+"""Names of models that are not configured (where `*` runs any name) in the sums of a key and day, for each process: others are
+OTHER."""
+MAX_KEYS = 1000
+"""Keys and days whose names are remembered; the least recently used ones are dropped."""
 
 Sums = dict[tuple[Any, ...], list[int]]
 """Measures (MEASURES) by the columns of the primary key."""
@@ -26,9 +32,13 @@ Sums = dict[tuple[Any, ...], list[int]]
 class UsageTable:
     """Takes entries of the kind `usage`."""
 
-    def __init__(self, tier_of: Callable[[str], str]) -> None:
-        """`tier_of` returns the tier of a queue, '' if it is gone."""
+    def __init__(
+        self, tier_of: Callable[[str], str], configured: Callable[[], Container[str]] = tuple
+    ) -> None:
+        """`tier_of` returns the tier of a queue, '' if it is gone; `configured` the configured models."""
         self._tier_of = tier_of
+        self._configured = configured
+        self._names = lru_cache(MAX_KEYS)(lambda _day, _key_id: Names(MAX_NAMES))
 
     async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
         """See `outbox.Table`. Only rows that were not there before are added to the sums, in the same transaction."""
@@ -50,12 +60,12 @@ class UsageTable:
 
     def add_up(self, rows: Iterable[UsageRow]) -> list[tuple[SqlTable, Sums]]:
         """Return what rows add to the tables of sums."""
-        fine = _empty()
+        fine, configured = _empty(), self._configured()
         for row in rows:
-            hour = row.ended - row.ended % HOUR_MS
-            sums = fine[
-                *(hour, row.key_id, row.user_name, row.tier, row.model, row.state, row.code, row.route),
-            ]
+            hour, model = row.ended - row.ended % HOUR_MS, row.model
+            if model != row.scheduled and model not in configured:  # a client may have invented it
+                model = self._names(hour - hour % DAY_MS, row.key_id)(model)
+            sums = fine[hour, row.key_id, row.user_name, row.tier, model, row.state, row.code, row.route]
             sums[0] += 1
             sums[_OF_STATE[row.state]] += 1
             sums[4] += row.input or 0

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import structlog
@@ -21,6 +22,10 @@ WRITE_S = 5.0
 """The deadline of a transaction."""
 PAGE = 200
 """Responses in one transaction."""
+PAGE_BYTES = 32 << 20
+"""A transaction takes no further response once it has these."""
+MAX_WAITING_BYTES = 256 << 20
+"""Responses that wait or are being written; a further one is rejected."""
 
 _INSERT: Final[Mapping[str, Any]] = {
     "sqlite": sqlite.insert(responses).on_conflict_do_nothing(index_elements=["task"]),
@@ -50,6 +55,7 @@ class ResponseWriter(Periodic):
         self._wrote = wrote
         self._count = count
         self._waiting: list[Waiting] = []
+        self._waiting_bytes = 0
         self.wake = asyncio.Event()
 
     async def close(self) -> None:
@@ -65,8 +71,12 @@ class ResponseWriter(Periodic):
 
     async def write(self, new: New) -> None:
         """Return when the row is committed; a row of the same task stays as it is. Raise DatabaseUnavailable."""
+        if self._waiting_bytes + new.size > MAX_WAITING_BYTES:
+            self._count(0)
+            raise DatabaseUnavailable(f"{self._waiting_bytes} bytes of responses wait to be written")
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((new, written))
+        self._waiting_bytes += new.size
         self.wake.set()
         try:
             await written
@@ -78,7 +88,9 @@ class ResponseWriter(Periodic):
     async def step(self) -> None:
         """Write the responses that wait. If the database is unavailable, all of them are rejected."""
         while self._waiting:
-            page, self._waiting = self._waiting[:PAGE], self._waiting[PAGE:]
+            sizes = accumulate(new.size for new, _ in self._waiting[: PAGE - 1])
+            end = 1 + sum(size < PAGE_BYTES for size in sizes)
+            page, self._waiting = self._waiting[:end], self._waiting[end:]
             failure: DatabaseUnavailable | None = DatabaseUnavailable("the gateway stops")
             try:
                 await self._commit([new for new, written in page if not written.done()])
@@ -91,6 +103,7 @@ class ResponseWriter(Periodic):
                 failure = DatabaseUnavailable(f"a response cannot be stored: {type(error).__name__}")
             finally:
                 _settle(page, failure)
+                self._waiting_bytes -= sum(new.size for new, _ in page)
 
     async def _commit(self, page: Sequence[New]) -> None:
         """Write these responses but for those of users erased since. Raise DatabaseUnavailable."""

@@ -183,17 +183,18 @@ def _claimed(webhook: Webhook) -> Update:
     return update(webhooks).where(webhooks.c.id == webhook.id, webhooks.c.claimed == webhook.claimed)
 
 
-_first_due = (
-    select(func.min(webhook_deliveries.c.due))
-    .where(webhook_deliveries.c.webhook == webhooks.c.id)
-    .scalar_subquery()
-)
 _now: BindParameter[int] = bindparam("now")
+_due = (
+    select(webhook_deliveries.c.webhook, func.min(webhook_deliveries.c.due).label("due"))
+    .where(webhook_deliveries.c.due <= _now)
+    .group_by(webhook_deliveries.c.webhook)
+    .subquery()
+)
 _CANDIDATES = (
     select(webhooks.c.id, webhooks.c.key_id)
+    .join(_due, _due.c.webhook == webhooks.c.id)
     .where(webhooks.c.off_since.is_(None), webhooks.c.not_before <= _now, webhooks.c.claimed <= _now)
-    .where(_first_due <= _now)
-    .order_by(_first_due)
+    .order_by(_due.c.due)
     .limit(MAX_CANDIDATES)
 )
 _RECORD = update(webhook_deliveries).where(

@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from tests.integration.native.keys import key, secret
 from tests.support.serving import until
 
 from fairlane.gateway.batches import backlog
+from fairlane.gateway.database.tables import files
 from fairlane.gateway.files.disk import Disk
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.settings import FilesSettings
@@ -65,3 +67,11 @@ async def test_a_file_does_not_expire_while_its_batch_runs(redis_url: str, tmp_p
         assert (await caller.reaches(made["id"]))["request_counts"]["completed"] == 1
         await caller.create(file_id, completion_window="1h")
         assert (await caller.http.get(f"/v1/files/{file_id}")).json()["expires_at"] == shown["expires_at"]
+        async with caller.served.gateway.database.writing() as connection:
+            brought = (
+                shown["created_at"] - 31 * 24 * 3600
+            ) * 1000  # the longest `files.ttl` was over a day ago
+            await connection.execute(update(files).values(created=brought))
+        await caller.create(file_id, completion_window="7d")
+        kept_until = (await caller.http.get(f"/v1/files/{file_id}")).json()["expires_at"]
+        assert kept_until == shown["created_at"] + 7 * 24 * 3600

@@ -3,14 +3,13 @@
 import asyncio
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, insert, select, update
 from tests.support.records import expire
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.batches.leader import in_turn
 from fairlane.gateway.batches.models import Batch, Status, new_batch_id
 from fairlane.gateway.batches.results import Outcome
-from fairlane.gateway.batches.store import BatchStore, Overtaken, TooMany
+from fairlane.gateway.batches.store import MAX_CANDIDATES, BatchStore, Overtaken, TooMany
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import batch_results, batches
@@ -37,7 +36,7 @@ def outcome(line: int, failed: bool = False) -> Outcome:
 
 
 async def led(store: BatchStore, leader: str, batch: Batch) -> Batch:
-    [found] = [one for one in await store.unended(NOW) if one.id == batch.id]
+    [found] = [one for one in await store.unended(10, NOW) if one.id == batch.id]
     taken = await store.take(found, leader, NOW + 1000)
     assert taken is not None
     return taken
@@ -47,7 +46,7 @@ async def test_one_replica_leads_and_a_replaced_leader_changes_nothing_more(data
     store = BatchStore(database)
     batch = made()
     await store.add(batch, 10)
-    [found] = await store.unended(NOW)
+    [found] = await store.unended(10, NOW)
     first, second = await asyncio.gather(
         store.take(found, "one", NOW + 1000), store.take(found, "two", NOW + 1000)
     )
@@ -68,7 +67,7 @@ async def test_one_replica_leads_and_a_replaced_leader_changes_nothing_more(data
     assert await store.renew("one", [batch.id], NOW) == frozenset()
     assert await store.renew("three", [batch.id], NOW) == {batch.id}
     await store.release("three")
-    assert [one.leader for one in await store.unended(NOW)] == [""]
+    assert [one.leader for one in await store.unended(10, NOW)] == [""]
 
 
 async def test_a_line_is_counted_once(database: Database) -> None:
@@ -115,16 +114,16 @@ async def test_the_first_batches_of_each_owner_are_led_up_to_a_limit(database: D
         await store.add(batch, 5)
     with pytest.raises(TooMany):
         await store.add(made(20), 5)
-    found = [one.id for one in in_turn(await store.unended(NOW))]
+    found = [one.id for one in await store.unended(2, NOW)]
     assert found == [batch.id for batch in (*of_ann[:2], *of_bob[:2])]
     await store.cancel(of_ann[4].id, NOW)
-    found = [one.id for one in in_turn(await store.unended(NOW))]
+    found = [one.id for one in await store.unended(2, NOW)]
     assert sorted(found) == [batch.id for batch in (*of_ann[:2], of_ann[4], *of_bob[:2])]
-    late = in_turn(await store.unended(LATER))
+    late = await store.unended(2, LATER)
     assert len(late) == 8, "what has expired is to be ended, whoever's turn it is"
     for begun in of_ann[1:3]:
         await store.begin(await led(store, "one", begun), NOW)
-    found = [one.id for one in in_turn(await store.unended(NOW))]
+    found = [one.id for one in await store.unended(2, NOW)]
     assert {batch.id for batch in of_ann[1:3]} <= {*found}, "those that have begun go before those that wait"
     assert of_ann[0].id not in found
     assert [batch.id for batch in await store.page(Owner("acme", "bob"), "", 10)] == [
@@ -132,6 +131,18 @@ async def test_the_first_batches_of_each_owner_are_led_up_to_a_limit(database: D
     ]
     assert await store.page(Owner("other", "bob"), "", 10) == []
     assert await store.find(of_bob[0].id, Owner("acme", "ann")) is None
+
+
+async def test_owners_with_many_batches_leave_the_others_their_turn(database: Database) -> None:
+    store, users = BatchStore(database), 20
+    many = [made(number, f"user-{number % users}") for number in range(MAX_CANDIDATES)]
+    async with database.writing() as connection:
+        await connection.execute(insert(batches), [batch._asdict() for batch in many])
+    last = made(MAX_CANDIDATES)
+    await store.add(last, 5)
+    assert [one.id for one in await store.unended(2, NOW)] == [
+        batch.id for batch in (*many[: 2 * users], last)
+    ]
 
 
 async def test_metrics_group_unended_batches_by_status(database: Database) -> None:

@@ -21,6 +21,7 @@ from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.rejections import (
     MAX_COUNTED,
+    MAX_KEPT,
     MINUTE_MS,
     OTHER,
     RejectionCounts,
@@ -185,9 +186,14 @@ async def test_invented_keys_and_a_store_that_stays_away_take_bounded_memory(
         found = await counted(database)
         assert len(found) == MAX_COUNTED + 1
         assert found[NOON, OTHER, "RATE_LIMITED"] == 500
-        for number in range(3 * MAX_COUNTED):
-            refused.count(f"k{number}", "RATE_LIMITED")
-        assert len(refused._counts) <= MAX_COUNTED + 1
+        for _ in range(MAX_KEPT + 30):
+            now += MINUTE_MS
+            for number in range(MAX_COUNTED if now == NOON + MINUTE_MS else 1):
+                refused.count(f"k{number}", "RATE_LIMITED")
+        await refused.bring(now + MINUTE_MS)
+        await carry_all(outbox)
+        found = await counted(database, since=NOON + MINUTE_MS)
+        assert found == {(now - ago * MINUTE_MS, "k0", "RATE_LIMITED"): 1 for ago in range(MAX_KEPT)}
 
 
 async def test_who_is_refused_is_told_by_the_call_and_the_command(

@@ -1,7 +1,7 @@
 """Rows of responses are written together, found, listed and deleted, on each kind of database."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ from sqlalchemy import func, select, update
 from tests.support.records import expire
 
 from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import responses
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.responses.rows import New, Row
@@ -70,6 +71,27 @@ async def test_those_who_come_at_the_same_time_share_a_transaction(
     await asyncio.gather(*(writer.write(new(f"task-{n}")) for n in range(500)))
     assert await number(database) == 500
     assert len(commits) <= 4
+
+
+async def test_large_responses_take_several_transactions_and_only_some_may_wait(
+    writer: ResponseWriter, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[list[int]] = []
+    commit = writer._commit
+
+    async def counted(page: Sequence[New]) -> None:
+        commits.append([one.size for one in page])
+        await commit(page)
+
+    monkeypatch.setattr(writer, "_commit", counted)
+    monkeypatch.setattr("fairlane.gateway.responses.writer.PAGE_BYTES", 1000)
+    monkeypatch.setattr("fairlane.gateway.responses.writer.MAX_WAITING_BYTES", 5000)
+    for _ in range(2):
+        writes = (writer.write(new(f"task-{n}", size=600)) for n in range(10))
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(one) for one in results] == [type(None)] * 8 + [DatabaseUnavailable] * 2
+    assert commits == [[600, 600]] * 8
+    assert await number(database) == 8
 
 
 async def tasks_in(database: Database) -> list[str]:

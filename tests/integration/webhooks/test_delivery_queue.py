@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import create_engine, select, update
 from tests.support.receivers import LOCAL
 from tests.support.records import expire
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import webhook_deliveries, webhooks
+from fairlane.gateway.database.tables import metadata, webhook_deliveries, webhooks
 from fairlane.gateway.records.erasure import PARTS
 from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.records.usage import DAY_MS
 from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks.delivery import Attempt
-from fairlane.gateway.webhooks.delivery_queue import DeliveryQueue, Health, Policy, Webhook
+from fairlane.gateway.webhooks.delivery_queue import _CANDIDATES, DeliveryQueue, Health, Policy, Webhook
 from fairlane.gateway.webhooks.enqueue import End, enqueue
 from fairlane.gateway.webhooks.webhooks import Webhooks
 
@@ -115,6 +115,18 @@ async def test_only_webhooks_of_the_owner_get_an_end_and_only_their_events(datab
         (all_users, "t2"),
         (others, "t3"),
     }
+
+
+def test_the_search_for_due_deliveries_reads_those_that_wait_alone() -> None:
+    engine = create_engine("sqlite://")
+    metadata.create_all(engine)
+    search = str(_CANDIDATES.compile(engine, compile_kwargs={"render_postcompile": True}))
+    with engine.connect() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {search}", (NOW, NOW, NOW, 500, 0)).all()
+    scans = {step.detail for step in plan if step.detail.startswith("SCAN webhook")}
+    assert scans == {"SCAN webhook_deliveries USING COVERING INDEX ix_webhook_deliveries_webhook_due"}
+    [index] = [one for one in webhook_deliveries.indexes if one.name == "ix_webhook_deliveries_webhook_due"]
+    assert str(index.dialect_options["sqlite"]["where"]) == "due IS NOT NULL"
 
 
 async def test_a_webhook_is_claimed_by_one_replica_in_order_within_the_limit_of_its_key(
