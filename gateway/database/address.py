@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -54,7 +55,7 @@ def parse_address(database_url: str | None, data_dir: Path) -> Address:
     path = url.database or ""
     if url.drivername in _SQLITE:
         # three slashes: relative to here; four: from the root
-        if not path or url.host or url.query:
+        if not path or "?" in database_url or url != URL.create(url.drivername, database=path):
             raise ValueError(
                 "must name a file, as sqlite:////var/lib/fairlane/fairlane.db does, and nothing else"
             )
@@ -62,6 +63,10 @@ def parse_address(database_url: str | None, data_dir: Path) -> Address:
     if url.drivername not in _POSTGRES:
         raise ValueError("must begin with postgresql:// or sqlite:///")
     query: dict[str, Any] = dict(url.query)
+    # SQLAlchemy drops a parameter without a value, and makes a tuple of the values of one that is repeated
+    given = parse_qsl(database_url.rpartition("@")[2].partition("?")[2], keep_blank_values=True)
+    if any(not value for _, value in given) or any(isinstance(value, tuple) for value in query.values()):
+        raise ValueError("has a parameter without a value or given twice; each must have one value")
     if unknown := sorted(query.keys() - set(PARAMETERS)):
         raise ValueError(f"has a parameter {unknown[0]!r}; it may have {', '.join(PARAMETERS)}")
     sslmode = query.pop("sslmode", None)

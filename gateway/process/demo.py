@@ -62,7 +62,7 @@ def demo_settings(port: int, data_dir: Path) -> Settings:
     )
 
 
-def demo_workers(*_: object) -> dict[str, OwnWorker]:
+def demo_workers() -> dict[str, OwnWorker]:
     """One for each simulated model."""
     return {
         name: OwnWorker(("simulate", f"--name={name}", f"--model={name}", *options))
@@ -116,6 +116,6 @@ def run_demo(port: int) -> int:
         return run(
             settings,
             bound=lambda: print(banner(url), flush=True),
-            plan=demo_workers,
+            extra=demo_workers(),
             port_option="--port, or with `make run PORT=8090`",
         )

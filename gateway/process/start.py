@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import structlog
 
@@ -21,7 +21,7 @@ from fairlane.gateway.database.errors import DatabaseError
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, run_loop, serve, store
 from fairlane.gateway.process.supervisor import Supervisor
-from fairlane.gateway.process.workers import OwnWorkers, Plan, drain_ms_of, loopback_url, own_plan
+from fairlane.gateway.process.workers import OwnWorker, OwnWorkers, drain_ms_of, loopback_url, own_plan
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded.server import DataDirInUseError, EmbeddedRedisError
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
@@ -36,14 +36,14 @@ def run(
     reload: ReadSettings | None = None,
     *,
     bound: Callable[[], None] | None = None,
-    plan: Plan | None = None,
+    extra: Mapping[str, OwnWorker] | None = None,
     port_option: str = "--port",
 ) -> int:
     """Serve until asked to stop. Return the exit code. Print to standard error, in a sentence, why it cannot.
 
     `reload` reads the settings again, for SIGHUP. `bound` is called once the port is this process's own: clients that connect
-    from then on wait until the gateway answers. `plan`: which workers the gateway starts itself, where these are not one for each
-    upstream. `port_option`: how a user says another port.
+    from then on wait until the gateway answers. `extra`: workers that the gateway starts in addition to those that settings
+    configure. `port_option`: how a user says another port.
     """
     configure_logging(settings.log_format, settings.log_level)
     try:
@@ -64,7 +64,7 @@ def run(
                 bound()
             again = None if reload is None else _fresh(reload, configured, presence)
             tokens, environ = UpstreamTokens(), dict(os.environ)  # the supervisor drops a part of it
-            plan = plan or own_plan(tokens, environ, settings)
+            plan = own_plan(tokens, environ, settings, extra)
             workers = OwnWorkers(plan, loopback_url(listener), environ, drain_ms_of(settings) / 1000)
             if settings.processes > 1:
                 return Supervisor(settings, listener, again, tokens, workers).run()

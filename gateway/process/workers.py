@@ -73,9 +73,16 @@ Plan = Callable[[Settings, bool], Mapping[str, OwnWorker]]
 """Return the workers that settings configure, by their names. The second argument: whether there are endpoints."""
 
 
-def own_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: Settings) -> Plan:
-    """Return a plan with one worker for each upstream, and one for all endpoints, if there are any. `environ` has the keys of
-    upstreams; the other settings are those of the start."""
+def own_plan(
+    tokens: UpstreamTokens,
+    environ: Mapping[str, str],
+    started: Settings,
+    extra: Mapping[str, OwnWorker] | None = None,
+) -> Plan:
+    """Return a plan with one worker for each upstream, one for all endpoints, if there are any, and the `extra` ones.
+
+    `environ` has the keys of upstreams; the other settings are those of the start.
+    """
 
     def worker(name: str, *arguments: str, **own: str) -> OwnWorker:
         own["FAIRLANE_WORKER_TOKEN"] = tokens.token(name)
@@ -87,7 +94,7 @@ def own_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: Settin
         )
 
     def plan(settings: Settings, endpoints: bool) -> dict[str, OwnWorker]:
-        found = {}
+        found = dict(extra or {})
         for name, upstream in settings.upstreams.items():
             key = upstream.api_key_env
             own = {key: environ.get(key, "")} if key else {}

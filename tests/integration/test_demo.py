@@ -58,6 +58,10 @@ def test_who_calls_as_soon_as_the_port_is_open_waits_for_the_models(
             except httpx2.ConnectError:
                 time.sleep(0.02)  # the port is not open yet
         assert answered
+        endpoint = {"name": "a", "url": "https://a.example/*"}
+        assert client.post(f"{url}/api/admin/endpoints", json=endpoint).status_code < 300
+        while len(psutil.Process(process.pid).children()) < 4:  # Redis, two workers, and one for endpoints
+            time.sleep(0.1)
 
 
 def answers(client: httpx2.Client, url: str) -> bool:

@@ -192,12 +192,19 @@ class Worker:
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[None]:
         """Between the start-up and the shutdown hooks, without a gateway: to run handlers by hand."""
-        async with contextlib.AsyncExitStack() as stack:
-            for hook in self._shutdown:
-                stack.push_async_callback(hook, self.state)
+        try:
             for hook in self._startup:
                 await hook(self.state)
             yield
+        finally:
+            failed: Exception | None = None
+            for hook in reversed(self._shutdown):
+                try:
+                    await hook(self.state)
+                except Exception as error:  # the other hooks still have things to release
+                    failed = failed or error
+            if failed is not None:
+                raise failed
 
     async def _serve_until_signal(self) -> None:
         stop, abort = asyncio.Event(), asyncio.Event()

@@ -169,8 +169,13 @@ async def test_a_key_is_asked_for_and_a_wrong_one_is_refused(
         task = await worker.take()
         await say(worker, task, WORDS[:1])
         await expect(page.locator("#output")).to_have_text("Once")
-        await page.reload()  # the tab keeps its key
+        await page.locator("#prompt").fill("Another story")
+        await page.locator("#api").select_option("messages")
+        await page.reload()  # the tab keeps its key and what the reader has entered
         await expect(page.locator("#key-button")).to_have_text("API key set · acme")
+        await expect(page.locator("#prompt")).to_have_value("Another story")
+        await expect(page.locator("#api")).to_have_value("messages")
+        await expect(page.locator("#model")).to_have_value("m")
         await state(page, "executing")
         assert not any(KEY in url for url in [*urls, page.url])
         assert KEY not in await page.locator("#code").inner_text()
@@ -189,10 +194,10 @@ async def test_a_key_is_asked_for_and_a_wrong_one_is_refused(
 async def test_bursts_show_who_is_served_when_and_can_be_cancelled(
     talk: Talk, open_browser: OpenBrowser
 ) -> None:
-    async with talk.worker2(["m"]) as worker:
+    async with talk.worker2(["m"]) as worker, talk.worker2(["large"], slots=2):
         page = await (await open_browser(talk.served.url)).open()
         await page.locator("#tabs label", has_text="Burst").click()
-        await page.locator("#burst-model option[value=m]").wait_for(state="attached")
+        await expect(page.locator("#burst-model")).to_have_value("m")  # it has fewer slots
         await expect(page.locator("#burst-user-0")).to_have_value("alice")
         await page.locator("#burst-count-0").fill("6")
         await page.locator("#burst-count-1").fill("2")

@@ -311,14 +311,20 @@ async def test_hooks_prepare_and_release_the_state(gateway: FakeGateway) -> None
     @worker.on_startup
     async def load(state: Any) -> None:
         state.model = "loaded"
+        worker.on_shutdown(third)
 
     @worker.on_shutdown
     async def first(state: Any) -> None:
         order.append("first")
+        raise ValueError("first")
 
     @worker.on_shutdown
     async def second(state: Any) -> None:
         order.append("second")
+
+    async def third(state: Any) -> None:
+        order.append("third")
+        raise ValueError("third")
 
     @worker.handler(models=["m"])
     async def tell(task: Task, context: Context) -> Any:
@@ -326,8 +332,9 @@ async def test_hooks_prepare_and_release_the_state(gateway: FakeGateway) -> None
 
     async with serving(worker) as running:
         assert (await gateway.run("x", {}, model="m")).result == "loaded"
-        await running.stop()
-    assert order == ["second", "first"]
+        with pytest.raises(ValueError, match="third"):
+            await running.stop()
+    assert order == ["third", "second", "first"]
 
 
 DEEP = msgspec.Raw(b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}")

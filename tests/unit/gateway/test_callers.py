@@ -234,6 +234,15 @@ def test_a_request_is_refused_as_if_none_had_come_before(keyed: bool, hosts: boo
             assert known.authenticate(head.proof) == known.anybody
 
 
+def test_only_short_headers_of_accepted_requests_are_remembered() -> None:
+    known = callers()
+    assert rejected(known, Head(host="evil.example")) is not None
+    assert rejected(known, Head(host="localhost", content_type="x" * 256)) is None
+    assert not known._accepted
+    assert rejected(known, Head(host="localhost")) is None
+    assert len(known._accepted) == 1
+
+
 def test_handshake_of_a_worker_is_held_to_the_same_rules() -> None:
     scope = {"type": "websocket", "headers": [(b"host", b"localhost:8080")]}
     assert callers().reject_worker(scope) is None

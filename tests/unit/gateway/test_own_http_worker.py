@@ -50,9 +50,8 @@ def test_it_runs_as_long_as_there_are_endpoints_that_are_called(monkeypatch: pyt
     other = {"other": OwnWorker(("other",))}
 
     async def run() -> None:
-        plan = own_plan(UpstreamTokens(), {}, Settings())
-        both = lambda *now: {**other, **plan(*now)}  # noqa: E731
-        async with OwnWorkers(both, "http://127.0.0.1:1", {}, 600) as own:
+        plan = own_plan(UpstreamTokens(), {}, Settings(), other)
+        async with OwnWorkers(plan, "http://127.0.0.1:1", {}, 600) as own:
 
             def names() -> set[str]:
                 return set(own._keepers)

@@ -4,7 +4,7 @@
 // nothing else; a browser does not send a fragment to a server.
 
 import { call, explain } from "../common/api.js";
-import { byId, h, radios, replace, setText } from "../common/dom.js";
+import { byId, h, radios, recall, remember, replace, setText } from "../common/dom.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
 import { APIS } from "./apis.js";
@@ -16,6 +16,7 @@ import { TemplateForm } from "./templates.js";
 
 const MODELS_SOON_MS = 3000;
 const MODELS_AGAIN_MS = 20_000;
+const KEPT = new Set(["prompt", "model", "model-other", "tier", "api"]); // fields that this tab keeps through a reload
 const OTHER = "\u0000other";
 
 const page = startPage({ name: "playground", strings });
@@ -28,6 +29,11 @@ const TABS = ["ask", "burst"];
 const templates = new TemplateForm(drawTemplate);
 let models = null; // names; null = not known yet
 let modelsTimer = 0;
+
+const kept = id => recall(`fairlane.playground.${id}`, "sessionStorage");
+byId("ask").addEventListener("input", ({ target }) => {
+  if (KEPT.has(target.id)) remember(`fairlane.playground.${target.id}`, target.value, "sessionStorage");
+});
 
 // ---- who asks ----------
 
@@ -67,7 +73,7 @@ function drawWho() {
   if (!me) return;
   const choose = (id, names, otherwise, label = name => name) => {
     const select = byId(id);
-    const before = select.value;
+    const before = select.value || kept(id);
     replace(select, names.map(name => h("option", { value: name }, label(name))));
     select.value = names.includes(before) ? before : otherwise;
   };
@@ -91,7 +97,10 @@ async function loadModels() {
     if (JSON.stringify(names) !== JSON.stringify(models)) {
       models = names;
       drawModels();
-      burst.setModels(models);
+      // for an admin, the model with the fewest slots comes first: a burst on free slots shows no fairness
+      const rows = page.me?.admin ? await call("/api/admin/overview").then(answer => answer.models, () => []) : [];
+      const slots = new Map(rows.filter(row => row.slots).map(row => [row.model, row.slots]));
+      burst.setModels(names.toSorted((a, b) => (slots.get(a) ?? Infinity) - (slots.get(b) ?? Infinity)));
     }
   } catch {
     // the page says elsewhere what is wrong
@@ -102,7 +111,7 @@ async function loadModels() {
 function drawModels() {
   if (models === null) return;
   const select = byId("model");
-  const before = select.value;
+  const before = select.value || kept("model");
   const names = models.length ? models : ["default"];
   replace(
     select,
@@ -137,7 +146,7 @@ byId("model").addEventListener("change", () => {
 // ---- asking ----------
 
 function drawApis() {
-  const before = byId("api").value || "fairlane";
+  const before = byId("api").value || kept("api") || "fairlane";
   replace(byId("api"), Object.entries(APIS).map(([name, { path }]) => h("option", { value: name }, `${name[0].toUpperCase()}${name.slice(1)} – ${path}`)));
   byId("api").value = before;
   drawApi();
@@ -245,7 +254,8 @@ function showTab(name) {
 
 // ---- begin ----------
 
-byId("prompt").value = t("ask.prompt.example");
+byId("prompt").value = kept("prompt") ?? t("ask.prompt.example");
+byId("model-other").value = kept("model-other") ?? "";
 drawTabs();
 drawApis();
 onLanguage(() => {
