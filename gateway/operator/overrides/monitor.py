@@ -14,6 +14,10 @@ from fairlane.queues.overrides import Override, Overrides, OverrideStore
 
 log = structlog.get_logger("fairlane.gateway")
 
+START_S = 5.0
+"""The first read is retried for this long: the connection may be lost just then."""
+RETRY_DELAY_S = 0.1
+
 
 class OverrideMonitor:
     """`start` it, `close` it."""
@@ -27,8 +31,17 @@ class OverrideMonitor:
         self._lock = asyncio.Lock()
 
     async def start(self) -> None:
-        """Read the overrides before any task arrives. Raise StoreError."""
-        await self.read()
+        """Read the overrides before any task arrives. Raise StoreError if Redis stays unavailable."""
+        give_up = asyncio.get_running_loop().time() + START_S
+        while True:
+            try:
+                await self.read()
+            except StoreError:
+                if asyncio.get_running_loop().time() >= give_up:
+                    raise
+                await asyncio.sleep(RETRY_DELAY_S)
+            else:
+                return
 
     async def close(self) -> None:
         """End."""

@@ -151,7 +151,7 @@ async def live(talk: Talk) -> None:
     that opens, and is kept closed."""
     async with talk.worker2(["m"], upstream="gpu") as worker, talk.client("ops") as ops:
         for state in ("open", "closed"):
-            force = {"upstream": "gpu", "breaker": state}
+            force = {"upstream": "tests/gpu", "breaker": state}
             assert (await ops.patch("/api/admin/models/m", json=force)).status_code == 200
         chat = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
         calling = talk.later(talk.http.post("/v1/chat/completions", json=chat))

@@ -100,7 +100,7 @@ def without_payload(text: str | bytes) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def busy_model(gateway: GatewayProcess, http: httpx2.AsyncClient) -> AsyncIterator["Busy"]:
     """A model whose only slot is taken, so that what is asked of it waits."""
-    async with worker_v2(gateway.ws, "m") as worker:
+    async with worker_v2(gateway.ws, "m", limits={"maxMessageBytes": 64 << 20}) as worker:
         worker.loads = without_payload
         answer = await http.post("/api/tasks", json={"type": "t", "model": "m", "payload": {}, "async": True})
         assert answer.status_code == 202, answer.text
