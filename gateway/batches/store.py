@@ -9,7 +9,19 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
@@ -126,21 +138,9 @@ class BatchStore:
     async def unended(self, per_owner: int, now_ms: int) -> list[Candidate]:
         """Return batches that have not ended, MAX_CANDIDATES at most: the first `per_owner` of each owner, and all that are
         cancelled or expired. Those that have begun precede those that wait, older ones precede newer ones."""
-        columns = batches.c
-        ending = or_(columns.status == Status.CANCELLING, columns.expires <= now_ms)
-        order = columns.status == Status.VALIDATING, columns.id
-        owner = columns.key_id, columns.user_name
-        place = func.row_number().over(partition_by=owner, order_by=(ending, *order))
-        ranked = select(columns.id, or_(ending, place <= per_owner).label("led")).where(_unended()).subquery()
-        wanted = (
-            select(columns.id, columns.key_id, columns.status, columns.leader, columns.lease, columns.epoch)
-            .join(ranked, ranked.c.id == columns.id)
-            .where(ranked.c.led)
-            .order_by(*order)
-            .limit(MAX_CANDIDATES)
-        )
         async with self._database.reading(CHANGE_S) as connection:
-            return [Candidate(*row) for row in await connection.execute(wanted)]
+            rows = await connection.execute(_CANDIDATES, {"now": now_ms, "per_owner": per_owner})
+            return [Candidate(*row) for row in rows]
 
     async def take(self, found: Candidate, leader: str, lease: int) -> Batch | None:
         """Lead a batch; None: another replica was faster."""
@@ -286,3 +286,26 @@ def _of(owner: Owner) -> ColumnElement[bool]:
 
 def _result(batch: Batch, one: Outcome) -> dict[str, Any]:
     return {"batch": batch.id, "line": one.line, "failed": one.failed, "record": one.record}
+
+
+_now: BindParameter[int] = bindparam("now")
+_ending = or_(batches.c.status == Status.CANCELLING, batches.c.expires <= _now)
+_order = batches.c.status == Status.VALIDATING, batches.c.id
+_place = func.row_number().over(
+    partition_by=(batches.c.key_id, batches.c.user_name), order_by=(_ending, *_order)
+)
+_ranked = (
+    select(batches.c.id, or_(_ending, _place <= bindparam("per_owner")).label("led"))
+    .where(_unended())
+    .subquery()
+)
+# built once: a statement with labels leaves cycles of references, and this one runs each second
+_CANDIDATES = (
+    select(
+        batches.c.id, batches.c.key_id, batches.c.status, batches.c.leader, batches.c.lease, batches.c.epoch
+    )
+    .join(_ranked, _ranked.c.id == batches.c.id)
+    .where(_ranked.c.led)
+    .order_by(*_order)
+    .limit(MAX_CANDIDATES)
+)
