@@ -97,7 +97,7 @@ class Step(NamedTuple):
     """Names the call, which may be repeated."""
     then: StageEntry | ChainEnd | None
     """None of a part: others are under way, as far as its caller knows."""
-    told: Sequence[EventFields] = ()
+    log_events: Sequence[EventFields] = ()
     """Events of the chain's log that follow the attempt's own, when the step begins what follows: `stage` and such.
     Where the chain ends its terminal event stands behind these."""
     want: int = 0
@@ -130,8 +130,8 @@ class Advanced(NamedTuple):
 
     outcome: str
     event_id: str = ""
-    """Of the first event of the chain's log that the step wrote: the first of `told`, else the terminal one. The others follow
-    it in the same epoch, without a gap."""
+    """Of the first event that the step wrote to the chain's log: the first of `log_events`, else the terminal one. The others
+    follow it in the same epoch, without a gap."""
     grants: Sequence[Grant] = ()
     top: int = 0
     retry_at: RetryAt = ()

@@ -451,10 +451,10 @@ class Scheduler:
             step.result,
             MAX_BYTES,
             len(events),
-            len(step.told),
+            len(step.log_events),
             len(step.models),
         ]
-        for event in (*events, *step.told):
+        for event in (*events, *step.log_events):
             args.extend(event)
         args.extend(step.models)
         if isinstance(step.then, StageEntry):
@@ -465,16 +465,16 @@ class Scheduler:
 
     def parse_advance(self, reply: Any) -> Advanced:
         """Read the reply of `advance`. Count the chain's end, if it ended with the last of its parts."""
-        outcome, event_id, packed, top, later, told, beside = reply
+        outcome, event_id, packed, top, later, details, beside = reply
         grants = [_GRANT.decode(one) for one in packed]
         self._count_related_ends(beside)
         answer = Advanced(outcome.decode(), event_id.decode(), grants, top, *_retry_at(later))
         if answer.outcome == "moved":
-            return answer._replace(model=told[0].decode())
+            return answer._replace(model=details[0].decode())
         if answer.outcome == "quota":
-            return answer._replace(needed=told[0], available=told[1])
+            return answer._replace(needed=details[0], available=details[1])
         if answer.outcome == "no_balance":
-            return answer._replace(unknown=(told[0].decode(), told[1].decode()))
+            return answer._replace(unknown=(details[0].decode(), details[1].decode()))
         return answer
 
     def _count_related_ends(self, accounts: Sequence[list[Any]]) -> None:
@@ -583,8 +583,8 @@ class Scheduler:
         """Give out the permit that a task was granted: its event is logged, of these fields and `expiresAt`, and returned. From
         now on the store holds it, alone: for `unused_ms`, and once it is used for `used_ms` at most. None: the grant is over.
         """
-        told = (grant.task_id, grant.epoch, grant.token, unused_ms, used_ms, rest, self.replica)
-        outcome, *event = await self._link.run("issue_permit", *told)
+        args = (grant.task_id, grant.epoch, grant.token, unused_ms, used_ms, rest, self.replica)
+        outcome, *event = await self._link.run("issue_permit", *args)
         return EventRow(event[0].decode(), event[1]) if outcome == b"ok" else None
 
     async def use_permit(self, task_id: str, epoch: int, nonce: str) -> tuple[Admitted, RetryAt]:
@@ -845,10 +845,10 @@ class Scheduler:
 
         The reply is how many fields the store knows now: another number than the caller expects means that it lost some.
         """
-        told = [part for field in update.fields.items() for part in field]
+        fields = [part for field in update.fields.items() for part in field]
         begin = b"1" if update.reset else b"0"
         return self._link.run(
-            "update_presence", self.replica, hold_ms, begin, len(update.gone), *update.gone, *told
+            "update_presence", self.replica, hold_ms, begin, len(update.gone), *update.gone, *fields
         )
 
     async def configure(
@@ -1103,5 +1103,5 @@ def _retry_at(flat: list[Any]) -> tuple[RetryAt, ClosedUpstreams]:
     if not flat:
         return (), ()
     parts = iter(flat)
-    told = [(model.decode(), ms, shut) for model, ms, shut in zip(parts, parts, parts, strict=True)]
-    return tuple((model, ms) for model, ms, _ in told), tuple((model, ms) for model, ms, shut in told if shut)
+    rows = [(model.decode(), ms, shut) for model, ms, shut in zip(parts, parts, parts, strict=True)]
+    return tuple((model, ms) for model, ms, _ in rows), tuple((model, ms) for model, ms, shut in rows if shut)

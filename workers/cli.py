@@ -318,8 +318,8 @@ async def _check(
                 typer.echo(f"{provider}, model {model}")
             async for finding in examine(adapter, model):
                 good = good and (finding.works or finding.check not in needed)
-                told = {"provider": provider, "model": model, **msgspec.to_builtins(finding)}
-                typer.echo(msgspec.json.encode(told).decode() if as_json else _line(finding))
+                shown = {"provider": provider, "model": model, **msgspec.to_builtins(finding)}
+                typer.echo(msgspec.json.encode(shown).decode() if as_json else _line(finding))
                 sys.stdout.flush()
     finally:
         await adapter.aclose()

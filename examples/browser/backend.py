@@ -29,8 +29,8 @@ async def ask(request: Request) -> Response:
     task = {"model": os.environ.get("MODEL", "demo"), "async": True, "stream": True, "messages": messages}
     async with httpx2.AsyncClient(timeout=20) as gateway:
         answer = await gateway.post(f"{GATEWAY}/api/openai", json=task, headers=HEADERS)
-    told = answer.json()  # or why it was refused: no worker, queue full …
-    return JSONResponse(told if answer.is_error else {"streamUrl": GATEWAY + told["streamUrl"]})
+    answered = answer.json()  # or why it was refused: no worker, queue full …
+    return JSONResponse(answered if answer.is_error else {"streamUrl": GATEWAY + answered["streamUrl"]})
 
 
 @app.get("/fairlane.js")

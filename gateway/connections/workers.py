@@ -394,8 +394,8 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self._turn.cancel()
         if self._ahead and self._over is not None and not self._mute:
             self._parse(to_end=True)
-            if (told := self.conn.close_rcvd) is not None:
-                self._end(told.code, told.reason)
+            if (frame := self.conn.close_rcvd) is not None:
+                self._end(frame.code, frame.reason)
         super().connection_lost(exc)
         if not self._running:
             self._let_go()

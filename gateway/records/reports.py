@@ -246,7 +246,7 @@ def _measures(row: Any) -> dict[str, int | Decimal]:
 
 
 def _task(row: Any) -> dict[str, Any]:
-    shown = {told: row[name] for name, told in SHOWN.items()}
+    shown = {public: row[name] for name, public in SHOWN.items()}
     shown["taskId"] = row["chain"] or row["task"]
     shown["category"] = category_of(row["code"])
     if row["cost"] is not None:

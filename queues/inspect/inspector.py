@@ -362,7 +362,7 @@ class StoreInspector(Periodic):
         return self._link.command("ZRANGE", self._keys("replicas"), 0, -1, "WITHSCORES")
 
     async def _workers(self, replicas: Iterable[str]) -> list[dict[str, Any]]:
-        told = await _all(
+        replies = await _all(
             *(
                 self._link.command("HGETALL", self._keys("presence", replica=name))
                 for name in replicas
@@ -370,7 +370,7 @@ class StoreInspector(Periodic):
             )
         )
         workers = list(self._presence())
-        for reply in told:
+        for reply in replies:
             workers.extend(read_presence(reply))
         return workers
 
@@ -473,8 +473,8 @@ class StoreInspector(Periodic):
                 if name.decode() in replicas
             },
             {
-                name.decode(): _replica_info.decode(told)
-                for name, told in _pairs(hosts)
+                name.decode(): _replica_info.decode(packed)
+                for name, packed in _pairs(hosts)
                 if name.decode() in replicas
             },
             _memory(info),

@@ -59,20 +59,20 @@ class Presence:
     def next_update(self, describe: Callable[[str], Row | None]) -> PresenceUpdate:
         """Return the next message: at most MAX_PER_MESSAGE workers. `describe`: None for a worker that is gone."""
         ids = list(self._changed)[:MAX_PER_MESSAGE]
-        told, gone = {}, []
+        rows, gone = {}, []
         if self._reset:
             self._known.clear()
         for worker_id in ids:
             del self._changed[worker_id]
             row = describe(worker_id)
             if row is not None:
-                told[f"{WORKER}{worker_id}"] = msgspec.json.encode(row)
+                rows[f"{WORKER}{worker_id}"] = msgspec.json.encode(row)
                 self._known.add(worker_id)
             elif worker_id in self._known:
                 gone.append(f"{WORKER}{worker_id}")
                 self._known.discard(worker_id)
         reset, self._reset = self._reset, False
-        return PresenceUpdate(told, gone, reset)
+        return PresenceUpdate(rows, gone, reset)
 
     def live(self, moving: Mapping[str, tuple[int, int]], silent: Mapping[str, int]) -> PresenceUpdate:
         """What moves, of all workers; `silent` of those that run tasks."""

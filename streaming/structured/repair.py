@@ -34,8 +34,8 @@ def repair_request(payload: bytes, answer: bytes, wrong: str) -> bytes | None:
         return None
     # (no regular expression looks for the end: what stands before it is a caller's, and may be megabytes of spaces)
     head = bytes(fields[name]).strip(_SPACES)[:-1].rstrip(_SPACES)
-    told = ("assistant", shortened(msgspec.json.decode(answer, type=str))), ("user", ask_again(wrong))
-    more = [msgspec.json.encode({"role": role, "content": text}) for role, text in told]
+    messages = ("assistant", shortened(msgspec.json.decode(answer, type=str))), ("user", ask_again(wrong))
+    more = [msgspec.json.encode({"role": role, "content": text}) for role, text in messages]
     pieces = more if head == b"[" else [b"", *more]
     return join_object({**fields, name: Raw(head + b",".join(pieces) + b"]")}.items())
 

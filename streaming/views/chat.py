@@ -84,7 +84,7 @@ class ChatStreamView(StreamView):
         self._before_text, self._after_text = b"," + before, after + self._tail
         self._placed = False
         """A chunk with the position in the queue was shown: all others have its id."""
-        self._told: dict[str, bytes] = {}
+        self._reported: dict[str, bytes] = {}
         """What stands in each frame of the upstream's answer as a whole."""
         self._address()
 
@@ -97,7 +97,7 @@ class ChatStreamView(StreamView):
 
     def _started(self) -> bytes:
         if self._info.has_fallback:
-            self._told = {}
+            self._reported = {}
             self._address()
         return b""
 
@@ -155,33 +155,33 @@ class ChatStreamView(StreamView):
 
     def _address(self) -> None:
         """Begin each frame with what is known of the answer as a whole."""
-        told = self._told
+        reported = self._reported
         own_id = b'"%b%b"' % (self.id_prefix, self._info.task_id.encode())
         envelope = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,' % (
-            string_or_none(told.get("id")) or own_id,
+            string_or_none(reported.get("id")) or own_id,
             self.object_name,
             self._info.created,
             json_string(self._info.model),
         )
         for name in IN_EACH_FRAME:
-            if name in told and kind_of(told[name]):
-                envelope += b'"%b":%b,' % (name.encode(), bytes(told[name]))
+            if name in reported and kind_of(reported[name]):
+                envelope += b'"%b":%b,' % (name.encode(), bytes(reported[name]))
         self._envelope = envelope
         self._head = envelope + b'"choices":[{"index":'
 
     def _learn(self, found: dict[str, Raw]) -> Mapping[str, bytes]:
         """Members of the upstream's answer as a whole: they stand in each frame from now on, or in the last one. Returns the
         other members of a chunk of kind `extra`."""
-        told = members(found.pop("response", None)) or {}
-        if not told:
+        reported = members(found.pop("response", None)) or {}
+        if not reported:
             return found
         for name in IN_EACH_FRAME if self._placed or self._choices else ("id", *IN_EACH_FRAME):
-            value = told.get(name)
+            value = reported.get(name)
             if value is not None and len(memoryview(value)) <= MAX_REPEATED:
-                self._told[name] = bytes(value)
+                self._reported[name] = bytes(value)
         self._address()
-        if kind_of(told.get("timings")):
-            self._timings = b'"timings":%b' % bytes(told["timings"])
+        if kind_of(reported.get("timings")):
+            self._timings = b'"timings":%b' % bytes(reported["timings"])
         return found
 
     def _with_held(self, state: ChoiceState, frames: bytes) -> bytes:
@@ -268,20 +268,20 @@ class ChatBodyView(ResultView):
 
     def _made(self) -> bytes:
         """A body of the choices that there are."""
-        told: dict[str, bytes] = {}
+        reported: dict[str, bytes] = {}
         listed = self.choices()
         for choice in listed:
             if "response" in choice.members:
-                told |= members(choice.members.pop("response")) or {}
+                reported |= members(choice.members.pop("response")) or {}
         choices = [join_object(self._shown(choice)) for choice in listed]
         own_id = b'"%b%b"' % (self.id_prefix, self.info.task_id.encode())
         pairs = [
-            ("id", string_or_none(told.get("id")) or own_id),
+            ("id", string_or_none(reported.get("id")) or own_id),
             ("object", b'"%b"' % self.object_name),
             ("created", b"%d" % self.info.created),
             ("model", json_string(self.info.model)),
             ("choices", b"[%b]" % b",".join(choices)),
-            *others(told, _OWN).items(),
+            *others(reported, _OWN).items(),
         ]
         if (usage := openai_usage(self.usage)) is not None:
             pairs.append(("usage", usage))

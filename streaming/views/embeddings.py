@@ -43,8 +43,8 @@ class EmbeddingBodyView(ResultView):
         try:
             for index, vector in enumerate(listed if kind_of(listed[0]) == "[" else [result]):
                 _floats.decode(vector)
-                told = index, self._encode(vector)
-                entries.append(b'{"object":"embedding","index":%d,"embedding":%b}' % told)
+                fields = index, self._encode(vector)
+                entries.append(b'{"object":"embedding","index":%d,"embedding":%b}' % fields)
         except _NO_VECTOR:
             raise self.misfit("embeddings") from None
         pairs = [

@@ -62,13 +62,13 @@ class MessagesStreamView(BlockStreamView):
         self._begun = False
         self._number = 0
         """Of the block that is open, or of the next one."""
-        self._told: dict[str, bytes] = {}
+        self._ended_by: dict[str, bytes] = {}
         """Members of the choice that say why it ended."""
 
     def queue_chunk(self, place: Place) -> bytes:
         """An event for a stream that waits: shows its place and keeps clients from giving up."""
-        told = place.position, wait_members(place)
-        return typed_frame(b"ping", b',"fairlane":{"queuePosition":%d,%b}' % told)
+        values = place.position, wait_members(place)
+        return typed_frame(b"ping", b',"fairlane":{"queuePosition":%d,%b}' % values)
 
     def failed(self, message: str, code: str) -> bytes:
         """How a stream ends in failure."""
@@ -95,7 +95,7 @@ class MessagesStreamView(BlockStreamView):
         return self._close()
 
     def _extra(self, found: Mapping[str, bytes]) -> bytes:
-        self._told |= {name: bytes(found[name]) for name in _WHY if name in found}
+        self._ended_by |= {name: bytes(found[name]) for name in _WHY if name in found}
         reported = string_or_none((members(found.get("response")) or {}).get("id"))
         if reported is not None and reported.startswith(b'"msg_') and len(reported) <= _MAX_ID:
             self.id = self.id if self._begun else one_line(reported)
@@ -159,8 +159,8 @@ class MessagesStreamView(BlockStreamView):
     def _why_ended(self, finish: bytes | None) -> tuple[bytes, bytes]:
         """`stop_reason` and `stop_sequence`: as an upstream of Anthropic's said it, else by the finish reason. Calls of tools are
         the reason also if the server says `stop`."""
-        sequence = next(filter(None, (string_or_none(self._told.get(name)) for name in _WHY[1:])), None)
-        own = _said(self._told.get(_WHY[0]))
+        sequence = next(filter(None, (string_or_none(self._ended_by.get(name)) for name in _WHY[1:])), None)
+        own = _said(self._ended_by.get(_WHY[0]))
         reason = own if own in OWN_REASONS else STOP_REASONS.get(_said(finish) or "stop", "end_turn")
         if reason == "end_turn":
             met = ((self._called, "tool_use"), (self._refused, "refusal"), (sequence, "stop_sequence"))

@@ -50,12 +50,12 @@ def sealed(thoughts: Sequence[Thought]) -> bytes:
     return b'"%b%b"' % (_PREFIX.encode(), base64.b64encode(msgspec.json.encode(thoughts)))
 
 
-def unsealed(told: str) -> list[bytes] | None:
+def unsealed(sealed: str) -> list[bytes] | None:
     """The thoughts that such a text holds, each JSON; None for one that was made elsewhere."""
-    if not told.startswith(_PREFIX):
+    if not sealed.startswith(_PREFIX):
         return None
     try:
-        thoughts = _thoughts(base64.b64decode(told.removeprefix(_PREFIX), validate=True))
+        thoughts = _thoughts(base64.b64decode(sealed.removeprefix(_PREFIX), validate=True))
     except _WRONG:
         return None
     return [msgspec.json.encode(thought) for thought in thoughts]

@@ -119,12 +119,12 @@ def _added(found: Members, more: Mapping[str, int]) -> list[tuple[str, bytes]]:
     """The members of a usage object, with more of what they count."""
     pairs = []
     for name, value in found.items():
-        told = bytes(value)
+        total = bytes(value)
         if (added := more.get(_MEANINGS.get(name, ""))) is not None:
-            told = b"%d" % min((_count(value) or 0) + added, MAX_TOKENS)
+            total = b"%d" % min((_count(value) or 0) + added, MAX_TOKENS)
         elif name.endswith("_details") and (details := members(value)) is not None:
-            told = join_object(_added(details, more))
-        pairs.append((name, told))
+            total = join_object(_added(details, more))
+        pairs.append((name, total))
     return pairs
 
 

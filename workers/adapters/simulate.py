@@ -163,14 +163,14 @@ class SimulateAdapter:
             await _until(first_at + max(0, end - 1) * fate.seconds_per_token)
         usage = usage_for(prompt, end)
         if heard is not None:
-            told = transcript(fate.text)
-            usage = Usage(details={"type": "duration", "seconds": told.duration})
+            transcribed = transcript(fate.text)
+            usage = Usage(details={"type": "duration", "seconds": transcribed.duration})
         yield usage
         if fate.accident is Accident.MIDWAY:
             raise self._failure()
         if heard is not None:
             if not task.stream:
-                yield Result(told)
+                yield Result(transcribed)
         elif task.stream:
             yield Delta(finish_reason=fate.finish_reason)
         else:
@@ -190,9 +190,9 @@ class SimulateAdapter:
             yield Result(moderations(ModerationRequest.of(task)))
         elif task.type == TRANSLATION:
             TranscriptionRequest.of(task)
-            told = transcript(fate.text)
-            yield Usage(details={"type": "duration", "seconds": told.duration})
-            yield Result(told)
+            transcribed = transcript(fate.text)
+            yield Usage(details={"type": "duration", "seconds": transcribed.duration})
+            yield Result(transcribed)
         else:
             wanted = ImageRequest.of(task)
             made = images(wanted)

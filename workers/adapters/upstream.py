@@ -148,9 +148,9 @@ class Upstream:
         except TaskError as error:
             return f"{where}: {error.message}"
         if status == 200 and self._worker is not None:
-            told = read_models(body)
+            listed = read_models(body)
             for name in self.models:
-                info = told.get(self._upstream_names.get(name, name))
+                info = listed.get(self._upstream_names.get(name, name))
                 if info is not None:
                     self._worker.describe(name, context_length=info.context_length, owned_by=info.owned_by)
         wrong = what_is_wrong(status, body)

@@ -98,9 +98,9 @@ class Context:
         `usage` counts if the task ends without a word of this worker; at most 2,048 bytes of JSON. Raises
         `msgspec.ValidationError` when a value is out of its range, `TypeError` when `usage.details` holds no JSON.
         """
-        told = msgspec.UNSET if usage is None else usage.as_json()
+        reported = msgspec.UNSET if usage is None else usage.as_json()
         message = protocol.TaskProgress(
-            task_id=self.task_id, attempt=self.attempt, pct=pct, note=note, stage=stage, usage=told
+            task_id=self.task_id, attempt=self.attempt, pct=pct, note=note, stage=stage, usage=reported
         )
         msgspec.json.decode(protocol.encoder.encode(message), type=protocol.TaskProgress)
         if self._send_progress is not None:

@@ -28,14 +28,14 @@ def response_id(task_id: str) -> str:
     return RESPONSE + task_id
 
 
-def task_of_response(told: str) -> str | None:
+def task_of_response(response_id: str) -> str | None:
     """The task of a response by its id; None for what is no such id."""
-    return told.removeprefix(RESPONSE) if told.startswith(RESPONSE) else None
+    return response_id.removeprefix(RESPONSE) if response_id.startswith(RESPONSE) else None
 
 
-def task_of_item(told: str) -> str | None:
+def task_of_item(item_id: str) -> str | None:
     """The task that made an output item by its id, `KIND_TASK_INDEX`; None for what is no such id."""
-    parts = told.split("_")
+    parts = item_id.split("_")
     return parts[1] if len(parts) == 3 and parts[0].isalpha() and parts[2].isdigit() else None
 
 

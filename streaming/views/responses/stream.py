@@ -139,8 +139,8 @@ class ResponsesStreamView(BlockStreamView):
         """
         body = error_body(message, code)
         error = members((members(body) or {}).get("error")) or {}
-        told = bytes(error["code"]), bytes(error["message"]), body[1:-1]
-        pairs = b'"code":%b,"message":%b,"param":null,%b' % told
+        fields = bytes(error["code"]), bytes(error["message"]), body[1:-1]
+        pairs = b'"code":%b,"message":%b,"param":null,%b' % fields
         return _frame(b"error", max(self._number - 1, self._after, 0), pairs)
 
     def _started(self) -> bytes:
@@ -206,8 +206,8 @@ class ResponsesStreamView(BlockStreamView):
         if item.kind == "call":
             return item.tool.call(item.id, item.call_id, item.tool.content_of(item.text), status)
         if item.kind == "message":
-            told = item.id, status, listed
-            return b'{"id":%b,"type":"message","status":"%b","role":"assistant","content":[%b]}' % told
+            fields = item.id, status, listed
+            return b'{"id":%b,"type":"message","status":"%b","role":"assistant","content":[%b]}' % fields
         seal = b',"encrypted_content":%b' % sealed(item.thoughts) if item.thoughts else b""
         content = b'"summary":[%b]' if self._thinks == "summary" else b'"summary":[],"content":[%b]'
         return b'{"id":%b,"type":"reasoning",%b%b}' % (item.id, content % listed, seal)

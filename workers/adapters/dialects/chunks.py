@@ -65,7 +65,7 @@ class OpenAIReader(NormalReader):
             if more.get("error"):
                 raise UpstreamSaid(event)
             self.usage = usage_of(more.get("usage")) or self.usage
-        if not self._told:
+        if not self._about_sent:
             self._about |= {name: value for name in _OF_THE_ANSWER if (value := chunk.get(name)) is not None}
         for name in _AT_END:
             if value := chunk.get(name):

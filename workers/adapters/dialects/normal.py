@@ -77,7 +77,7 @@ class NormalReader(Reader):
         """How many choices must have ended where nothing marks the end of the answer."""
         self._about: dict[str, Any] = {}
         """Members of the answer as a whole: its first output has them, as a delta of their own would rule out a retry."""
-        self._told = False
+        self._about_sent = False
         """Whether it had them."""
         self._at_end: dict[str, Any] = {}
         """Those that are sent behind everything else, as they may change."""
@@ -146,7 +146,7 @@ class NormalReader(Reader):
                 if state.reason is not None and state.reason not in REASONS:
                     state.extra.setdefault("native_finish_reason", state.reason)
                 deltas.append(_with(Delta(index=index, finish_reason=finish), state.extra))
-        about = {**({} if self._told else self._about), **self._at_end}
+        about = {**({} if self._about_sent else self._about), **self._at_end}
         if about and len(bytes(encoded(about))) <= MAX_OF_THE_ANSWER:
             deltas.append(_with(Delta(index=next(iter(self._choices), 0)), {"response": about}))
         return deltas
@@ -185,8 +185,8 @@ class NormalReader(Reader):
                     state.extra, extra = extra or {}, None
         if said or extra:
             self._has_answer = self._has_answer or said or bool(extra and extra.get("delta"))
-            if self._about and not self._told:
-                extra, self._told = {**(extra or {}), "response": self._about}, True
+            if self._about and not self._about_sent:
+                extra, self._about_sent = {**(extra or {}), "response": self._about}, True
             deltas.append(_with(delta, extra))
 
     def _join(self, delta: Delta) -> None:

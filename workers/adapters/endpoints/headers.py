@@ -47,11 +47,11 @@ def outgoing(headers: Iterable[Header]) -> list[Header]:
 
 def incoming(headers: "httpx2.Headers", *, decoded: bool) -> list[Header]:
     """Those of an answer that its caller gets, names in lower case. `decoded`: the body is not as the server encoded it."""
-    told = headers.multi_items()
-    stays = HOP_BY_HOP | CREDENTIALS_OF_ANSWERS | _named_by_connection(told)
+    pairs = headers.multi_items()
+    stays = HOP_BY_HOP | CREDENTIALS_OF_ANSWERS | _named_by_connection(pairs)
     if decoded:
         stays |= {"content-encoding", "content-length"}
-    return [(name, value) for name, value in told if name not in stays and not name.startswith("proxy-")]
+    return [(name, value) for name, value in pairs if name not in stays and not name.startswith("proxy-")]
 
 
 def _named_by_connection(headers: Iterable[Header]) -> set[str]:

@@ -54,14 +54,14 @@ def result(call: Call, answer: Answer) -> dict[str, Any]:
         status = answer.status if answer.status < 600 else None
         raise TaskError(code, _sentence(call, answer), http_status=status)
     body, decoded = _readable(call, answer, call.max_response_bytes)
-    told: dict[str, Any] = {"status": answer.status, "headers": incoming(answer.headers, decoded=decoded)}
+    outcome: dict[str, Any] = {"status": answer.status, "headers": incoming(answer.headers, decoded=decoded)}
     try:
         text = body.decode()
     except UnicodeDecodeError:
         text = None
     if text is None or "\0" in text:  # which is no text to databases
-        return {**told, "bodyBase64": base64.b64encode(body).decode()}
-    return {**told, "body": text}
+        return {**outcome, "bodyBase64": base64.b64encode(body).decode()}
+    return {**outcome, "body": text}
 
 
 def _readable(call: Call, answer: Answer, limit: int) -> tuple[bytes, bool]:
@@ -80,13 +80,13 @@ def _readable(call: Call, answer: Answer, limit: int) -> tuple[bytes, bool]:
 def _secrets(call: Call) -> list[str]:
     """Return the secrets in the call's headers: words, parts of them between signs (`session=…;`), and decoded `Basic`
     credentials; long ones first, as others may be parts of them."""
-    told = [value for _, value in call.headers]
-    for value in list(told):
+    secrets = [value for _, value in call.headers]
+    for value in list(secrets):
         scheme, _, encoded = value.partition(" ")
         if scheme.lower() == "basic":
             with contextlib.suppress(binascii.Error, ValueError):
-                told.append(base64.b64decode(encoded.strip(), validate=True).decode("latin-1"))
-    words = {word for value in told for word in (*value.split(), *_SIGNS.split(value))}
+                secrets.append(base64.b64decode(encoded.strip(), validate=True).decode("latin-1"))
+    words = {word for value in secrets for word in (*value.split(), *_SIGNS.split(value))}
     return sorted((word for word in words if len(word) >= SECRET_CHARS), key=len, reverse=True)
 
 

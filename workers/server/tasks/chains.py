@@ -29,7 +29,7 @@ class Follows(NamedTuple):
     """The step after a stage, and the events about it for the chain's log."""
 
     then: StageEntry | ChainEnd
-    told: Sequence[EventFields]
+    log_events: Sequence[EventFields]
 
 
 class Chains(Protocol):

@@ -207,7 +207,7 @@ class AttemptEffects:
                 done.used,
                 self._scheduler.nonce(),
                 follows.then if follows else None,
-                follows.told if follows else (),
+                follows.log_events if follows else (),
                 self._pool.wanted(worker, leaving=1),
                 worker.models,
                 worker.id,
@@ -252,7 +252,7 @@ class AttemptEffects:
         if advanced.outcome == "no_balance":
             for _ in range(BALANCE_TRIES):
                 if await self.chains.load_balance(*advanced.unknown):
-                    self._step(attempt, done, Follows(step.then, step.told))
+                    self._step(attempt, done, Follows(step.then, step.log_events))
                     return
                 await asyncio.sleep(BALANCE_PAUSE_S)
         code, sentence = NOT_ENTERED[advanced.outcome]
@@ -264,11 +264,13 @@ class AttemptEffects:
     def _report_steps(self, grant: Grant, step: Advance, advanced: Advanced) -> None:
         """Bring what the step wrote into its chain's log to the readers here."""
         run = running(grant)
-        told = [*step.told, *([step.then.terminal] if isinstance(step.then, ChainEnd) else [])]
-        if run is None or not advanced.event_id or not told:
+        events = [*step.log_events, *([step.then.terminal] if isinstance(step.then, ChainEnd) else [])]
+        if run is None or not advanced.event_id or not events:
             return
         epoch, seq = parse_event_id(advanced.event_id)
-        self.deliver(run.chain, [Event(epoch, seq + at, kind, data) for at, (kind, data) in enumerate(told)])
+        self.deliver(
+            run.chain, [Event(epoch, seq + at, kind, data) for at, (kind, data) in enumerate(events)]
+        )
 
     def _account_stage(self, attempt: Attempt, step: Advance, advanced: Advanced) -> None:
         """Count a task that ended with its stage; its worker has done its work anyhow."""

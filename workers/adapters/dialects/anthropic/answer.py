@@ -173,7 +173,9 @@ class AnthropicReader(NormalReader):
 
     def _count(self, usage: Any) -> None:
         if isinstance(usage, dict):
-            self._counts |= {name: told for name in _COUNTS if (told := count(usage.get(name))) is not None}
+            self._counts |= {
+                name: tokens for name in _COUNTS if (tokens := count(usage.get(name))) is not None
+            }
         if "input_tokens" in self._counts:
             given, cached, written, output = (self._counts.get(name, 0) for name in _COUNTS)
             self.usage = usage_from(

@@ -90,10 +90,10 @@ def messages_request(payload: bytes, model: str, *, stream: bool, quirks: Quirks
     if chat.tools:
         body["tools"] = [_tool(tool.cache_control, function) for tool, function in chat.functions()]
         body["tool_choice"] = _tool_choice(chat)
-    told = _members(through.pop(ANTHROPIC)) if ANTHROPIC in through else {}
-    if not told.keys() & _SAYS_EFFORT:
+    given = _members(through.pop(ANTHROPIC)) if ANTHROPIC in through else {}
+    if not given.keys() & _SAYS_EFFORT:
         _think(chat, body, model)
-    through = {name: told[name] for name in ONLY_HERE if name in told} | through
+    through = {name: given[name] for name in ONLY_HERE if name in given} | through
     for name, raw in through.items():
         members = msgspec.json.decode(raw) if name == "output_config" else None
         body[name] = {**body.get(name, {}), **members} if isinstance(members, dict) else raw
