@@ -31,6 +31,12 @@ _DETAILS = {
     "reasoning": (("completion_tokens_details", "output_tokens_details"), "reasoning_tokens"),
 }
 """The objects that can hold a count, and its name there."""
+_PLACES: dict[str, list[tuple[str, str | None]]] = {
+    count: [(name, inner) for objects, inner in [_DETAILS.get(count, ((), ""))] for name in objects]
+    + [(name, None) for name in names]
+    for count, names in _NAMES.items()
+}
+"""Where a count can be, the preferred place first: the name of a member, and the name in it if that is an object."""
 _MEANINGS = {name: count for count, names in _NAMES.items() for name in names}
 _MEANINGS |= {"cached_tokens": "cached", "reasoning_tokens": "reasoning"}
 COUNT_NAMES = frozenset(_NAMES["input"] + _NAMES["output"] + _NAMES["total"])
@@ -65,19 +71,18 @@ def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | N
 
 def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
     """The tokens of the usage object that counts."""
-    return _pick(raw, result, None)[1]
+    return _counts(_pick(raw, result, None)[1])
 
 
-def _pick(raw: bytes | None, result: bytes | None, latest: bytes | None) -> tuple[bytes | None, Counts]:
-    """See `pick_usage`: the object, and its counts."""
-    empty: tuple[bytes | None, Counts] = None, Counts()
+def _pick(raw: bytes | None, result: bytes | None, latest: bytes | None) -> tuple[bytes | None, Members]:
+    """See `pick_usage`: the object, and its members."""
+    empty: tuple[bytes | None, Members] = None, {}
     for number in range(3):  # a result is looked into only when the worker reports no usage otherwise
         usage = raw if number == 0 else (members(result) or {}).get("usage") if number == 1 else latest
         if usage is not None and (found := members(usage)):
-            counts = _counts(found)
-            if counts.input is not None or counts.output is not None:
-                return bytes(usage), counts
-            empty = empty if empty[0] else (bytes(usage), counts)
+            if _has_count(found):
+                return bytes(usage), found
+            empty = empty if empty[0] else (bytes(usage), found)
     return empty
 
 
@@ -222,7 +227,9 @@ def with_usage(
 
 
 def _counts(found: Members) -> Counts:
-    return Counts(*(_first(found, count) for count in Counts._fields))
+    return Counts(
+        _first(found, "input"), _first(found, "output"), _first(found, "cached"), _first(found, "reasoning")
+    )
 
 
 def _input_parts(found: Members) -> tuple[int, int, int]:
@@ -247,15 +254,11 @@ def _has_count(found: Members) -> bool:
 
 def _first(found: Members, count: str) -> int | None:
     """A count by its name in one of the objects that can hold it, else by one of its names."""
-    if count in _DETAILS:
-        objects, inner = _DETAILS[count]
-        for name in objects:
-            if name in found and (details := members(found[name])) and inner in details:
-                if (value := _count(details[inner])) is not None:
-                    return value
-    for name in _NAMES[count]:
-        if name in found and (value := _count(found[name])) is not None:
-            return value
+    for name, inner in _PLACES[count]:
+        if name in found:
+            raw = found[name] if inner is None else (members(found[name]) or {}).get(inner)
+            if raw is not None and (value := _count(raw)) is not None:
+                return value
     return None
 
 
