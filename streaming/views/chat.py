@@ -29,7 +29,7 @@ from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import DONE
 from fairlane.streaming.views.stream import StreamView
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import openai_usage, with_usage
+from fairlane.streaming.views.usage import openai_usage
 
 IN_EACH_FRAME = ("system_fingerprint", "service_tier")
 MAX_REPEATED = 256
@@ -263,8 +263,9 @@ class ChatBodyView(ResultView):
         if result is None or kind_of(found.get("choices")) != "[":
             return self._made()
         if self.info.has_fallback:  # its caller named a route: the answer has the gateway's name of the model
-            result = join_object({**found, "model": Raw(json_string(self.info.model))}.items())
-        return with_usage(result, self.usage)
+            found = {**found, "model": Raw(json_string(self.info.model))}
+            result = join_object(found.items())
+        return self.with_usage(result, found)
 
     def _made(self) -> bytes:
         """A body of the choices that there are."""

@@ -10,7 +10,6 @@ from fairlane.streaming.jsontext import EMPTY_STRING, items, kind_of, members
 from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
 from fairlane.streaming.views.choice import Choice
 from fairlane.streaming.views.result import misfit
-from fairlane.streaming.views.usage import with_usage
 
 _TEXTS = ("text", "message", "content")
 
@@ -56,9 +55,10 @@ class CompletionBodyView(ChatBodyView):
         """
         result = self.result
         if result is not None:
-            listed = items((members(result) or {}).get("choices"))
+            found = members(result) or {}
+            listed = items(found.get("choices"))
             if listed and all(kind_of((members(raw) or {}).get("text")) == '"' for raw in listed):
-                return with_usage(result, self.usage)
+                return self.with_usage(result, found)
             check(result)
         return self._made()
 

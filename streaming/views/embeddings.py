@@ -11,7 +11,7 @@ from msgspec import Raw
 from fairlane.streaming.jsontext import items, join_object, json_string, kind_of, members
 from fairlane.streaming.views.result import ResultShapeError, ResultView
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import openai_usage, with_usage
+from fairlane.streaming.views.usage import openai_usage
 
 _floats = msgspec.json.Decoder(list[float])
 _NO_VECTOR = (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError)
@@ -62,20 +62,24 @@ class EmbeddingBodyView(ResultView):
         if given != places and sorted(given) == sorted(places):  # clients go by position
             entries.sort(key=lambda entry: int(bytes(entry["index"])))
         changed = given != places
-        for place, entry in zip(places, entries, strict=True):
+        vectors = []
+        for entry in entries:
             vector = bytes(entry.get("embedding", b""))
             try:
                 encoded = self._encode(vector)
             except _NO_VECTOR:
                 raise ResultShapeError("The worker answered with data that are no embeddings") from None
             changed = changed or encoded != vector
-            entry |= {"index": Raw(place), "embedding": Raw(encoded)}
+            vectors.append(Raw(encoded))
         if not entries:
             raise ResultShapeError("The worker answered with an empty list of embeddings")
         if changed:
+            for place, entry, encoded in zip(places, entries, vectors, strict=True):
+                entry |= {"index": Raw(place), "embedding": encoded}
             data_now = b"[%b]" % b",".join([join_object(entry.items()) for entry in entries])
-            result = join_object({**found, "data": Raw(data_now)}.items())
-        return with_usage(result, self.usage)
+            found = {**found, "data": Raw(data_now)}
+            result = join_object(found.items())
+        return self.with_usage(result, found)
 
 
 def _to_base64(vector: bytes) -> bytes:

@@ -8,7 +8,10 @@ together. `choices` is there when there is more than one: the same members per c
 `usage` is as the worker reported it, or as the gateway counted (`estimated`).
 """
 
+from collections.abc import Callable
+
 import msgspec
+from msgspec import Raw
 
 from fairlane.streaming.events import (
     TEXT_KINDS,
@@ -32,7 +35,7 @@ from fairlane.streaming.views.choice import (
     what_came,
 )
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import pick_usage
+from fairlane.streaming.views.usage import Members, openai_usage, pick_usage
 
 _STOP = b'"stop"'
 
@@ -111,7 +114,7 @@ class ResultView:
     def _forget(self) -> None:
         self._outputs: dict[int, _Output] = {}
         self._result: bytes | None = None
-        self._told_usage: bytes | None = None
+        self._own_usage: bytes | None = None
         self._latest_usage: bytes | None = None
         self._finish: bytes | None = None
 
@@ -141,11 +144,11 @@ class ResultView:
         self._ended = True
         if event.type == "done":
             self.status = "completed"
-            self._result, self._told_usage, self._finish = read_done(event.data)
+            self._result, self._own_usage, self._finish = read_done(event.data)
         elif event.type == "error":
             self.status = "failed"
             self.error = read_error(event.data)
-            self._told_usage = read_usage(event.data)
+            self._own_usage = read_usage(event.data)
         else:
             self.status = "cancelled"
 
@@ -157,7 +160,15 @@ class ResultView:
     @property
     def usage(self) -> bytes | None:
         """The usage object that counts, in the worker's words."""
-        return pick_usage(self._told_usage, self._result, self._latest_usage)
+        return pick_usage(self._own_usage, self._result, self._latest_usage)
+
+    def with_usage(
+        self, body: bytes, found: Members, draw: Callable[[bytes | None], bytes | None] = openai_usage
+    ) -> bytes:
+        """`body`, an object with the members `found`, as it is; with the usage in the form of `draw`, if it has none."""
+        if kind_of(found.get("usage")) or (reported := draw(self.usage)) is None:
+            return body
+        return join_object({**found, "usage": Raw(reported)}.items())
 
     def choices(self) -> list[Choice]:
         """The answer as choices: of the worker's result if there is one, else of the chunks. Never empty."""

@@ -5,7 +5,7 @@ completions), `input_tokens`/`output_tokens` (OpenAI's Responses, Anthropic). A 
 to 10⁹; everything else is ignored as if it were not there.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -213,17 +213,6 @@ def media_usage(raw: bytes | None) -> bytes | None:
     if kind_of(found.get("seconds")).isdigit():
         return join_object([("type", b'"duration"'), *rest])
     return None
-
-
-def with_usage(
-    body: bytes, usage: bytes | None, draw: Callable[[bytes | None], bytes | None] = openai_usage
-) -> bytes:
-    """An object of OpenAI's as it is, or with this usage, in the form that `draw` gives it, if it has none."""
-    found = members(body) or {}
-    if kind_of(found.get("usage")) or (reported := draw(usage)) is None:
-        return body
-    found.pop("usage", None)
-    return join_object([*found.items(), ("usage", reported)])
 
 
 def _counts(found: Members) -> Counts:

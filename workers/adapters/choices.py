@@ -153,4 +153,7 @@ def usage_of(members: Any) -> Usage | None:
 
 def _count(members: dict[str, Any], *names: str) -> int | None:
     """Return a count by one of its names."""
-    return next((found for name in names if (found := count(members.get(name))) is not None), None)
+    for name in names:
+        if name in members and (found := count(members[name])) is not None:
+            return found
+    return None

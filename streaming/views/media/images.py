@@ -8,7 +8,7 @@ from fairlane.streaming.views.choice import others
 from fairlane.streaming.views.media.typed import JSON, MediaBodyView, MediaStreamView, frame
 from fairlane.streaming.views.result import misfit
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import media_usage, with_usage
+from fairlane.streaming.views.usage import media_usage
 
 _OF_ALL = ("background", "output_format", "quality", "size")
 """Members of the answer that stand in the event of each of its images."""
@@ -22,8 +22,9 @@ class ImageBodyView(MediaBodyView):
         if found is None:
             raise self.misfit("images")
         if not kind_of(found.get("created")):
-            result = join_object({**found, "created": Raw(b"%d" % self.info.created)}.items())
-        return JSON, with_usage(result, self.usage, media_usage)
+            found = {**found, "created": Raw(b"%d" % self.info.created)}
+            result = join_object(found.items())
+        return JSON, self.with_usage(result, found, media_usage)
 
 
 class ImageStreamView(MediaStreamView):

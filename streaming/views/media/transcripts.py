@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+from msgspec import Raw
 
 from fairlane.streaming.events import Event, read_done
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, kind_of, members, string_or_none
 from fairlane.streaming.views.media.typed import JSON, TEXT, MediaBodyView, MediaStreamView, frame
 from fairlane.streaming.views.result import ResultShapeError, misfit
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import media_usage, with_usage
+from fairlane.streaming.views.usage import media_usage
 
 FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
 """Of a transcription; a translation knows no speakers."""
@@ -52,7 +53,7 @@ class TranscriptBodyView(MediaBodyView):
         found = members(result)
         if self._format in _JSON_FORMATS:
             whole = result if result is not None and found is not None else join_object([("text", text)])
-            return JSON, with_usage(whole, self.usage, media_usage)
+            return JSON, self.with_usage(whole, found or {"text": Raw(text)}, media_usage)
         if found is None:
             said = _string.decode(text)
         elif self._format == "text":

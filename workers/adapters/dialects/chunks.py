@@ -38,7 +38,7 @@ class OpenAIReader(NormalReader):
         self._one = choices == 1
         self._wanted = choices or 1
         self._whole: bytes | None = None
-        self._normal = False
+        self.normal = False
         """Whether it is a whole answer that is in the normal form."""
 
     def whole(self, body: bytes) -> list[Output]:
@@ -46,7 +46,7 @@ class OpenAIReader(NormalReader):
         return super().whole(body)
 
     def _result(self, body: bytes, deltas: list[Delta]) -> Raw:
-        return Raw(body) if self._normal else super()._result(body, deltas)
+        return Raw(body) if self.normal else super()._result(body, deltas)
 
     def _read(self, event: bytes) -> list[Delta]:
         check_size(event, self._max_parts)
@@ -74,8 +74,8 @@ class OpenAIReader(NormalReader):
             return []
         if type(choices) is not list or len(choices) > MAX_CHOICES:
             raise ValueError(f"choices are not a list of at most {MAX_CHOICES}")
-        self._normal = event is self._whole and self._is_normal(chunk)
-        if self._normal:
+        self.normal = event is self._whole and self._is_normal(chunk)
+        if self.normal:
             self._has_answer = True
             return []
         deltas: list[Delta] = []

@@ -86,4 +86,5 @@ class Request(NamedTuple):
 
 def is_doubtful(output: int | None, size: int) -> bool:
     """Return whether the text of a result of this size has to be measured: its output is unknown, very small, or large."""
-    return not size <= (output or 0) * MAX_BYTES_OF_TOKEN <= size * MAX_BYTES_OF_TOKEN // MIN_BYTES_OF_TOKEN
+    tokens = output or 0
+    return tokens * MAX_BYTES_OF_TOKEN < size or tokens * MIN_BYTES_OF_TOKEN > size

@@ -1,7 +1,9 @@
 """Whole chat completions of workers, read as an adapter reads them, in the normal form (PROTOCOL.md, Output). Pure."""
 
+from typing import Any
+
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from fairlane.streaming.jsontext import items, kind_of, members
 from fairlane.streaming.tool_calls import whole_calls
@@ -10,7 +12,18 @@ from fairlane.workers.adapters.dialects.chunks import OpenAIReader
 from fairlane.workers.adapters.failures import CallTarget, UpstreamSaid, from_answer
 from fairlane.workers.sdk import Result, Usage
 
-_OF_A_CHOICE = frozenset({"message", "finish_reason"})
+
+class _Choice(Struct, gc=False):
+    message: Raw = Raw()
+    finish_reason: Raw = Raw()
+
+
+class _Answer(Struct, gc=False):
+    choices: list[_Choice] | dict[str, Any] | str | float | bool | None = None
+    error: Raw = Raw()
+
+
+_answer = msgspec.json.Decoder(_Answer).decode
 
 
 def normal_answer(result: bytes, head: Head) -> bytes:
@@ -27,6 +40,8 @@ def normal_answer(result: bytes, head: Head) -> bytes:
         return result
     if not reader.complete:
         raise from_answer(result, "application/json", None, CallTarget("", head.model))
+    if reader.normal and b'"tool_calls"' not in result:
+        return result
     value = next(bytes(item.value) for item in output if isinstance(item, Result))
     answer = members(value) or {}
     changed = value != result
@@ -47,8 +62,10 @@ def _is_openais(result: bytes) -> bool:
     """Return whether a result has choices or an error as OpenAI's objects have them."""
     if b'"choices"' not in result and b'"error"' not in result:
         return False
-    found = members(result) or {}
-    choices = items(found.get("choices"))
-    if choices is None:
-        return kind_of(found.get("error")) == "{"
-    return all(_OF_A_CHOICE & (members(choice) or {}).keys() for choice in choices)
+    try:
+        answer = _answer(result)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    if isinstance(answer.choices, list):
+        return all(choice.message or choice.finish_reason for choice in answer.choices)
+    return kind_of(answer.error) == "{"
