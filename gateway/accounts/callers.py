@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -50,10 +51,8 @@ BODY_USER = "body.user"
 MAX_USER_CHARS = 128
 _MAX_SECRET_CHARS = 512
 SECRET_ID_CHARS = 16
-MAX_ACCEPTED = 100
-"""Kinds of plain requests that are remembered as accepted; one more clears them."""
-MAX_ACCEPTED_BYTES = 256
-"""Host and Content-Type of a remembered kind, so that long headers do not fill memory."""
+MAX_KINDS = 100
+"""Kinds of plain requests whose rejection is remembered: by host, content type, method, HTTP version and `takes_form`."""
 _TOKEN_SCOPES = frozenset({"call"})
 """The scopes that a signed token can have."""
 
@@ -260,8 +259,7 @@ class Callers:
         open_tier = OPEN_TIER if OPEN_TIER in self._tiers else min(self._tiers)
         self.anybody = Caller(ANONYMOUS, open_tier, key_id="", admin=True, delegating=True, open=True)
         """The caller in no-auth mode if the request names no user."""
-        self._accepted: set[tuple[bytes | str | bool | None, ...]] = set()
-        """Kinds of plain requests that `reject_request` accepted."""
+        self._reject_plain = lru_cache(MAX_KINDS)(self._reject)
         self._allowed_hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._allowed_origins = frozenset(settings.cors_origins)
         self._listens_on = settings.host.lower()
@@ -412,22 +410,13 @@ class Callers:
         takes_form = scope["path"].rstrip("/") in TAKE_FORMS
         host, content_type = headers.get(b"host"), headers.get(b"content-type")
         kind = (host, content_type, scope["method"], scope["http_version"], takes_form)
-        if not is_plain:
-            return self._reject(*kind, headers)
-        if kind in self._accepted:
-            return None
-        rejection = self._reject(*kind)
-        if rejection is None and len(host or b"") + len(content_type or b"") <= MAX_ACCEPTED_BYTES:
-            if len(self._accepted) >= MAX_ACCEPTED:
-                self._accepted.clear()
-            self._accepted.add(kind)
-        return rejection
+        return self._reject_plain(*kind) if is_plain else self._reject(*kind, headers)
 
     def reject_worker(self, scope: Mapping[str, Any]) -> str | None:
         """Return the same for the handshake of a worker's WebSocket, from its ASGI scope."""
         headers = dict(scope["headers"])
-        head = headers.get(b"host"), headers.get(b"content-type"), "GET", str(scope.get("http_version", ""))
-        return self._reject(*head, False, headers, websocket=True)
+        version = str(scope.get("http_version", ""))
+        return self._reject(headers.get(b"host"), None, "GET", version, False, headers, websocket=True)
 
     def _reject(
         self,

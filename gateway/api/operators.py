@@ -200,7 +200,9 @@ async def cancel(
     if wanted.get("state", State.QUEUED) not in (State.QUEUED, State.EXECUTING):
         raise bad_request(f"status must be {State.QUEUED} or {State.EXECUTING}", "status")
     if not wanted.keys() - {"state"}:
-        raise bad_request("one of task, batch, user, queue, model and worker must be given", "user")
+        raise bad_request(
+            "one of task, batch, user, queue, model, requestedModel and worker must be given", "user"
+        )
     cancelled, more = await operator.cancel_all(wanted, limit, actor)
     return answer({"cancelled": len(cancelled), "more": more})
 

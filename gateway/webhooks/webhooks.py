@@ -139,7 +139,7 @@ class Webhooks:
     async def remove(self, caller: Caller, webhook: str) -> dict[str, Any]:
         """Remove a webhook and its deliveries. A request under way can still arrive."""
         async with self._changing(caller, webhook) as (connection, _):
-            # its deliveries, which may be many, can be found no more; `purge` deletes them at their age
+            # its deliveries, which may be many, cannot be found any more; `Retention` deletes them at their age
             await connection.execute(delete(webhooks).where(webhooks.c.id == webhook))
         return {"id": webhook, "removed": True}
 

@@ -67,10 +67,6 @@ _NO_PATH = re.compile(
 )
 """How servers say that they have no such path (FastAPI, Go, llama.cpp, nginx, OpenAI, Express, LM Studio, Fairlane): the base URL
 is wrong, not the request."""
-_RATE_CODES = (
-    "rate_limit_exceeded rate_limit_error too_many_requests resource_exhausted 1302 1303 1305 42901 42903"
-)
-_RATE_SENTENCES = "too many requests|rate.?limit"
 
 
 class _Kind:
@@ -92,7 +88,12 @@ class _Kind:
         )
 
 
-_TOO_MANY = _Kind("MODEL_TOO_BUSY", True, names=_RATE_CODES, words=_RATE_SENTENCES)
+_TOO_MANY = _Kind(
+    "MODEL_TOO_BUSY",
+    True,
+    names="rate_limit_exceeded rate_limit_error too_many_requests resource_exhausted 1302 1303 1305 42901 42903",
+    words="too many requests|rate.?limit",
+)
 _ALWAYS = (
     _Kind(
         "CONTENT_FILTERED",

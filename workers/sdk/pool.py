@@ -141,9 +141,8 @@ class _Running:
     def _on_done(self, _: asyncio.Task[None]) -> None:
         if self._answer_timer is not None:
             self._answer_timer.cancel()
-        self._finish(
-            self._cancellation()
-        )  # one that was cancelled before its first step has not answered yet
+        # a task that was cancelled before its first step has not answered yet
+        self._finish(self._cancellation())
         self._pool._forget(self._session, self._output.key)
 
     async def _run(self) -> None:

@@ -173,9 +173,8 @@ class OpenAIReader(NormalReader):
                 function = call.get("function", {})
                 if text := function.get("arguments"):
                     key = delta.index, f"tool_calls {call.get('index')}"
-                    if (
-                        "\udc00" <= text[0] <= "\udfff" and key not in self._halves
-                    ):  # its index may be another call's
+                    # its index may be another call's
+                    if "\udc00" <= text[0] <= "\udfff" and key not in self._halves:
                         key = next(
                             (one for one in self._halves if one[0] == key[0] and one[1] not in TEXTS), key
                         )

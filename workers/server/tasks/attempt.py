@@ -513,9 +513,8 @@ class Attempt:
         result = bytes(message.result)
         if used.estimated:
             usage = estimated_usage(used[:2], pick_usage(usage, result, self._last_usage))
-            if (
-                None not in normalise_usage(_raw(message.usage), result)[:2]
-            ):  # all readings show the corrected one
+            # all readings show the corrected usage
+            if None not in normalise_usage(_raw(message.usage), result)[:2]:
                 result = put_usage(result, b"null")
         if self.grant.repaired is not None:
             usage = self._client_usage(pick_usage(usage, result, self._last_usage) or b"{}")
@@ -866,16 +865,16 @@ class Attempt:
             said = sum(map(said_bytes, choices_of_result(result, self.grant.task_id)))
         wrote = _tokens(said)
         if reported.input is None and reported.output is None:
-            return self._as_told(wrote)
+            return self._estimate_from_progress(wrote)
         if embeds and reported.output is None:
             reported = reported._replace(output=wrote)
         return self._completed(reported, wrote, said, said or len(result))
 
     def _estimate(self) -> Used:
         """Return the tokens used so far: from the last progress and the output since, else estimated."""
-        return self._as_told(self._wrote())
+        return self._estimate_from_progress(self._wrote())
 
-    def _as_told(self, wrote: int) -> Used:
+    def _estimate_from_progress(self, wrote: int) -> Used:
         """Return the usage from the progress, plus the output after it."""
         reported = normalise_usage(self._last_usage)
         if self.grant.task_type in MEDIA:

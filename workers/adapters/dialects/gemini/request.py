@@ -121,10 +121,8 @@ def _conversation(messages: list[Message], *, sign: bool) -> tuple[Blocks, list[
     system, turns = conversation(
         messages, _parts, model, lambda message, place: _tool_result(message, place, called)
     )
-    for (
-        _,
-        parts,
-    ) in turns:  # results in the order of their calls: Gemini distinguishes calls of one function by it
+    # results in the order of their calls: Gemini distinguishes calls of one function by it
+    for _, parts in turns:
         parts.sort(key=lambda part: _order(part, called))
     roles = {"user": "user", "assistant": "model"}
     return system, [{"role": roles[role], "parts": parts} for role, parts in turns]
