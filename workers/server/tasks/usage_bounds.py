@@ -48,9 +48,13 @@ class Request(NamedTuple):
     def limited(self, counts: Counts, seen: int) -> Counts:
         """Return the counts, with at most what the attempt can have used. `seen`: bytes of output."""
         read, wrote = self.size + HIDDEN_INPUT, seen + STOP_TOKENS
-        if max(counts.input or 0, counts.cached or 0) > read and self._may_hold_media():
+        reads_more = max(counts.input or 0, counts.cached or 0) > read
+        writes_more = max(counts.output or 0, counts.reasoning or 0) > wrote
+        if not reads_more and not writes_more:
+            return counts
+        if reads_more and self._may_hold_media():
             read = self.size + MEDIA_INPUT
-        if max(counts.output or 0, counts.reasoning or 0) > wrote:
+        if writes_more:
             most = self._max_output()
             wrote = max(wrote, most + STOP_TOKENS) if most else seen + HIDDEN_OUTPUT
         bounds = (read, wrote, read, wrote)
