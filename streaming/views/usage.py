@@ -147,9 +147,10 @@ def openai_usage(raw: bytes | None) -> bytes | None:
     One unknown count becomes 0; further members are kept.
     """
     found = members(raw) or {}
-    if not _has_count(found):
+    prompt, completion = _first(found, "input"), _first(found, "output")
+    if prompt is None and completion is None:
         return None
-    prompt, completion = _first(found, "input") or 0, _first(found, "output") or 0
+    prompt, completion = prompt or 0, completion or 0
     pairs = [
         ("prompt_tokens", b"%d" % prompt),
         ("completion_tokens", b"%d" % completion),
