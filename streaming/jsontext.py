@@ -4,6 +4,7 @@ Everything returned by `json_string` and `one_line` is safe inside one SSE `data
 split lines at the Unicode separators (U+0085, U+2028, U+2029) instead of at LF and CR only.
 """
 
+import functools
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -128,4 +129,9 @@ def as_text(raw: bytes) -> bytes:
 
 def join_object(pairs: Iterable[tuple[str, bytes]]) -> bytes:
     """A JSON object of names and unparsed values, in the given order."""
-    return b"{%b}" % b",".join([json_string(name) + b":" + value for name, value in pairs])
+    return b"{%b}" % b",".join(
+        [(_short(name) if len(name) <= 32 else json_string(name)) + b":" + value for name, value in pairs]
+    )
+
+
+_short = functools.lru_cache(256)(json_string)

@@ -175,7 +175,7 @@ class Request:
         """Return the headers of an answer with those that every answer has: the request's id; `no-store`, unless the answer has a
         rule for caches of its own, as static files have; on OpenAI's calls also the time taken so far, ms."""
         complete = [*headers, (b"x-request-id", self.id)]
-        if not any(name == NO_STORE[0] for name, _ in headers):
+        if NO_STORE[0] not in [name for name, _ in headers]:
             complete.append(NO_STORE)
         if not self.path.startswith("/v1/"):
             return complete

@@ -66,24 +66,23 @@ def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | N
 
     The first that has a count wins; when none does, the first that has anything; else None.
     """
-    return _pick(raw, result, latest)[0]
-
-
-def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
-    """The tokens of the usage object that counts."""
-    return _counts(_pick(raw, result, None)[1])
-
-
-def _pick(raw: bytes | None, result: bytes | None, latest: bytes | None) -> tuple[bytes | None, Members]:
-    """See `pick_usage`: the object, and its members."""
-    empty: tuple[bytes | None, Members] = None, {}
+    empty: bytes | None = None
     for number in range(3):  # a result is looked into only when the worker reports no usage otherwise
         usage = raw if number == 0 else (members(result) or {}).get("usage") if number == 1 else latest
         if usage is not None and (found := members(usage)):
             if _has_count(found):
-                return bytes(usage), found
-            empty = empty if empty[0] else (bytes(usage), found)
+                return bytes(usage)
+            empty = empty or bytes(usage)
     return empty
+
+
+def normalise_usage(raw: bytes | None, result: bytes | None = None) -> Counts:
+    """The tokens of the usage object that counts."""
+    own = _counts(members(raw) or {})
+    if result is None or own.input is not None or own.output is not None:
+        return own
+    of_result = _counts(members((members(result) or {}).get("usage")) or {})
+    return own if of_result == Counts() else of_result
 
 
 def estimated_usage(counts: tuple[int, int], reported: bytes | None = None) -> bytes:
