@@ -49,7 +49,7 @@ def one_line(raw: bytes) -> bytes:
     `raw` must be valid JSON, where they can only stand between tokens.
     """
     data = bytes(raw)
-    if b"\n" in data or b"\r" in data:
+    if 0x0A in data or 0x0D in data:  # (a byte: it is found faster than a string of one)
         data = data.translate(_BREAKS_TO_SPACES)
     return data if data.isascii() else _escape_separators(data)
 

@@ -16,7 +16,6 @@ from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempts import Attempts
 from fairlane.workers.server.tasks.output_timeouts import OutputTimeouts
-from fairlane.workers.server.tasks.steps import Phase
 
 RENEW_S = 5.0
 TICK_S = 1.0
@@ -83,13 +82,13 @@ class Maintenance(Periodic):
         for at in range(0, max(len(held), len(alive)), MAX_PER_MESSAGE):
             some = held[at : at + MAX_PER_MESSAGE]
             replies = await self._scheduler.renew(
-                [(a.grant, a.worker.id, a.phase is not Phase.SENT, a.output_tokens) for a in some],
+                [(a.grant, a.worker.id, a.phase != "sent", a.output_tokens) for a in some],
                 alive[at : at + MAX_PER_MESSAGE],
             )
             for attempt, reply in zip(some, replies, strict=True):
                 if reply == 1:
                     attempt.renewed_at = now
-                elif attempt.held and attempt.phase is not Phase.FINISHING:
+                elif attempt.held and attempt.phase != "finishing":
                     attempt.stop("client" if reply == 2 else "superseded")
 
     def check_limits(self) -> None:
@@ -105,16 +104,16 @@ class Maintenance(Periodic):
                 )  # it may hang: it gets nothing until it sends something
         for attempt in list(self._attempts.values()):
             worker = attempt.worker
-            if attempt.phase is Phase.SENT and attempt.waits_for_ack(now, ack_s):
+            if attempt.phase == "sent" and attempt.waits_for_ack(now, ack_s):
                 worker.missed_acks += 1
                 attempt.unacknowledged()
                 self._slots.hold(worker, RETRY_REST_MS)
                 if worker.missed_acks >= MISSED_ACKS:
                     worker.close(CLOSE_NO_ACK, "three tasks in a row were not acknowledged")
-            elif attempt.phase is Phase.RUNNING:
+            elif attempt.phase == "running":
                 if attempt.timer is None:  # its model may have a limit now
                     self._timeouts.check(attempt)
-            elif attempt.phase is Phase.STOPPING:
+            elif attempt.phase == "stopping":
                 late = now - attempt.stopping_since
                 if now > attempt.stop_until:
                     worker.close(1011, "did not stop a cancelled task")

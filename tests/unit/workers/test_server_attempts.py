@@ -34,7 +34,6 @@ from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 from fairlane.workers.server.suspects import Loss
 from fairlane.workers.server.tasks.attempt import Attempt, provider_hold_ms
-from fairlane.workers.server.tasks.steps import Phase
 
 pytestmark = pytest.mark.anyio
 
@@ -189,9 +188,9 @@ async def test_the_slot_is_taken_until_the_store_has_the_end() -> None:
     worker = stage.worker()
     attempt = await stage.started(worker)
     attempt.result(result(attempt))
-    assert (attempt.phase, worker.free(0)) == (Phase.FINISHING, 0)
+    assert (attempt.phase, worker.free(0)) == ("finishing", 0)
     args, _ = await stage.store.answer("finish", finished("ok"))
-    assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
+    assert (attempt.phase, worker.free(1e9)) == ("over", 1)
     assert (args[3].state, args[3].want) == ("completed", 1)
     assert stage.sent["w"][-1] == {
         "type": "resultAck", "taskId": "t1", "attempt": 1, "status": "accepted",
@@ -302,7 +301,7 @@ async def test_that_requests_have_left_is_told_once_and_together() -> None:
         attempt = attempt_of(worker, task.task_id)
         attempt.sent()
         attempt.sent()
-        assert attempt.phase is Phase.RUNNING, "it has begun, too"
+        assert attempt.phase == "running", "it has begun, too"
     (told,), _ = await stage.store.answer("sent", (("m", 900),))
     assert [task.task_id for task in told] == ["a", "b"]
     assert "sent" not in stage.store.asked
@@ -426,7 +425,7 @@ async def test_an_answer_that_overtakes_the_stores_frees_the_slot_too() -> None:
     attempt.result(result(attempt))  # the worker answers the cancel before the store has the end
     await stage.store.answer("finish", finished("ok"))
     await stage.store.answer("finish", finished("late"))
-    assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
+    assert (attempt.phase, worker.free(1e9)) == ("over", 1)
     assert [frame["type"] for frame in stage.sent["w"]] == ["task", "cancel", "resultAck"]
 
 
@@ -438,7 +437,7 @@ async def test_a_task_cancelled_while_its_last_append_is_under_way_frees_its_slo
     attempt.result(result(attempt))  # its end waits for the append
     await stage.store.answer("append", [("stale", 0)])  # somebody cancelled the task: its lease is still held
     await stage.store.answer("finish", finished("late"))
-    assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
+    assert (attempt.phase, worker.free(1e9)) == ("over", 1)
 
 
 async def test_a_task_that_ends_before_it_was_sent_is_never_sent() -> None:
@@ -447,7 +446,7 @@ async def test_a_task_that_ends_before_it_was_sent_is_never_sent() -> None:
     await stage.store.answer("take", [grant()])  # its body is not at hand
     attempt = attempt_of(worker, "t1")
     stage.dispatcher.stops.on_stop("t1", 1, "client")
-    assert attempt.phase is Phase.OVER
+    assert attempt.phase == "over"
     await stage.store.answer("payload", b"{}")
     await stage.store.answer("finish", finished("late"))
     assert stage.sent["w"] == []
@@ -471,7 +470,7 @@ async def test_the_end_of_a_superseded_attempt_is_not_the_end_of_the_next() -> N
     first.result(result(first))
     second = await superseded(stage, worker)
     await stage.store.answer("finish", finished("stale"))
-    assert (first.phase, second.phase) == (Phase.OVER, Phase.SENT)
+    assert (first.phase, second.phase) == ("over", "sent")
     assert held_by(worker) == ["t1"]
     second.result(result(second))
     await stage.store.answer("finish", finished("ok"))
@@ -495,9 +494,9 @@ async def test_news_of_an_old_attempts_end_does_not_stop_the_new_one() -> None:
     await stage.started(worker)
     second = await superseded(stage, worker)
     stage.dispatcher.stops.on_stop("t1", 1, "client")
-    assert second.phase is Phase.SENT
+    assert second.phase == "sent"
     stage.dispatcher.stops.on_stop("t1", 2, "client")
-    assert second.phase is Phase.STOPPING
+    assert second.phase == "stopping"
     await stage.dispatcher.close()
 
 
@@ -515,7 +514,7 @@ async def test_an_end_that_the_store_refuses_for_good_frees_the_slot_here() -> N
         reply[3].set_exception(ValueError("WRONGTYPE"))
         for _ in range(5):
             await asyncio.sleep(0)
-    assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
+    assert (attempt.phase, worker.free(1e9)) == ("over", 1)
     assert "finish" not in stage.store.asked
 
 
@@ -526,7 +525,7 @@ async def test_a_worker_that_was_told_to_stop_keeps_its_slot_though_somebody_els
     attempt.chunk(chunk(attempt, 1, "a"))
     attempt.broken("lost a part")  # its end waits for the append
     await stage.store.answer("append", [("stale", 0)])
-    assert (attempt.phase, worker.free(1e9)) == (Phase.STOPPING, 0)
+    assert (attempt.phase, worker.free(1e9)) == ("stopping", 0)
     attempt.result(result(attempt))
     await stage.store.answer("finish", finished("late"))
     assert worker.free(1e9) == 1
@@ -551,7 +550,7 @@ async def test_the_store_that_lost_interest_stops_the_worker() -> None:
     attempt.chunk(chunk(attempt, 1, "a"))
     await stage.store.answer("append", [("stale", 0)])
     assert stage.sent["w"][-1]["type"] == "cancel"
-    assert attempt.phase is Phase.STOPPING
+    assert attempt.phase == "stopping"
 
 
 @pytest.mark.parametrize("ended", ["cancelled", "lost", "completed"])
@@ -796,7 +795,7 @@ async def test_closing_forgets_every_attempt_and_calls_nobody() -> None:
     attempt = await stage.started(worker)
     attempt.chunk(chunk(attempt, 1, "a"))
     await stage.dispatcher.close()
-    assert attempt.phase is Phase.OVER
+    assert attempt.phase == "over"
     assert not stage.dispatcher.attempts
     assert "finish" not in stage.store.asked
 

@@ -10,7 +10,6 @@ from fairlane.queues.inspect.presence import MAX_PER_MESSAGE
 from fairlane.queues.scheduler import Limits
 from fairlane.workers.server.maintenance import Maintenance
 from fairlane.workers.server.pool import Pool
-from fairlane.workers.server.tasks.steps import Phase
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +35,7 @@ def maintenance(attempts: int = 0, readers: int = 0) -> tuple[Maintenance, Any]:
                 renewed_at=0.0,
                 grant=n,
                 worker=SimpleNamespace(id="w"),
-                phase=Phase.RUNNING,
+                phase="running",
                 output_tokens=1,
             )
             for n in range(attempts)

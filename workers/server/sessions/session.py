@@ -51,7 +51,7 @@ from fairlane.workers.server.sessions.rates import FrameRate, PerMinute
 from fairlane.workers.server.suspects import Loss
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import attempts_on
-from fairlane.workers.server.tasks.steps import BEFORE_THE_END, Phase
+from fairlane.workers.server.tasks.steps import BEFORE_THE_END
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -356,10 +356,10 @@ class Session:
             if attempt.key in running:
                 running.discard(attempt.key)
                 attempt.missing = 0
-            elif attempt.phase in (Phase.RUNNING, Phase.STOPPING):
+            elif attempt.phase in ("running", "stopping"):
                 attempt.missing += 1
                 if attempt.missing >= 2:
-                    if attempt.phase is Phase.RUNNING:
+                    if attempt.phase == "running":
                         self._registry.pool.count_loss(worker)
                         task_id = attempt.grant.task_id
                         self._complain("PROTOCOL_ERROR", NOT_LISTED, task_id, fault=Fault.PUNISHED)

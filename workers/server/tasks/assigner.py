@@ -20,7 +20,7 @@ from fairlane.workers.server.tasks.attempt import Attempt, key_of
 from fairlane.workers.server.tasks.effects import AttemptEffects
 from fairlane.workers.server.tasks.output_timeouts import OutputTimeouts
 from fairlane.workers.server.tasks.spans import trace_attempt, trace_wait
-from fairlane.workers.server.tasks.steps import BEFORE_THE_END, Phase
+from fairlane.workers.server.tasks.steps import BEFORE_THE_END
 from fairlane.workers.tasktypes import MEDIA
 from fairlane.workers.tracing import Tracer
 
@@ -145,7 +145,7 @@ class Assigner:
         alone = worker.alone
         if alone is not None and (alone.phase not in BEFORE_THE_END or alone.first_output_at):
             worker.alone = None
-        worker.held = [attempt for attempt in worker.held if attempt.phase is Phase.SENT]
+        worker.held = [attempt for attempt in worker.held if attempt.phase == "sent"]
         while worker.held and worker.alone is None:
             attempt = worker.held[0]
             if attempt.suspicion is not None and len(worker.attempts) > len(worker.held):
@@ -165,7 +165,7 @@ class Assigner:
     def _look_for_idle_worker(self, attempt: Attempt) -> None:
         """Move a suspect that is held back to an idle worker, or let it stand aside if there was none."""
         grant, worker = attempt.grant, attempt.worker
-        if attempt not in worker.held or attempt.phase is not Phase.SENT:
+        if attempt not in worker.held or attempt.phase != "sent":
             return
         other = self._pool.pick(
             grant.model, grant.task_type, grant.task_id, worker.upstream, suspicion=attempt.suspicion
@@ -212,7 +212,7 @@ class Assigner:
         except BaseException:  # whatever it was, the task must not stay with a worker that never hears of it
             attempt.decline("its payload could not be read")
             raise
-        if attempt.phase is not Phase.SENT:
+        if attempt.phase != "sent":
             return
         if payload is None:
             attempt.withdraw()  # it ended between the grant and this read

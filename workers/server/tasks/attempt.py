@@ -218,7 +218,7 @@ class Attempt:
         suspicion = read_suspicion(grant.last_lost)
         self.suspicion = suspicion if suspicion and suspicion.isolates(worker.identity) else None
         """If an earlier worker may have been lost over its task: then it runs alone on its worker."""
-        self.phase = Phase.SENT
+        self.phase: Phase = "sent"
         self.granted_at = self.started_at = self.output_at = effects.time()
         self.first_output_at = self.progress_at = 0.0
         self.renewed_at = 0.0
@@ -250,14 +250,14 @@ class Attempt:
     @property
     def held(self) -> bool:
         """True while its lease must be renewed."""
-        return self.phase in (Phase.SENT, Phase.RUNNING, Phase.FINISHING)
+        return self.phase in ("sent", "running", "finishing")
 
     @property
     def candidate(self) -> Candidate | None:
         """What it is if its worker is lost now; None if it cannot be tried again."""
         if self._sent_at is None or self.phase not in BEFORE_THE_END or self.writer.has_output:
             return None
-        return Candidate(self.key, self._sent_at, self.phase is Phase.RUNNING, self._request.size)
+        return Candidate(self.key, self._sent_at, self.phase == "running", self._request.size)
 
     @property
     def silent_since(self) -> float | None:
@@ -313,14 +313,14 @@ class Attempt:
             self._effects.apply(self, Move(Mismatch.SIZE, len(frame)))
             return
         if worker.version == 1:
-            self.phase = Phase.RUNNING
+            self.phase = "running"
         self.started_at = self.output_at = self._sent_at = self._effects.time()
         worker.send(frame)
         if self._effects.settings.debug_events:
             # (what an operator adds to a request to an endpoint is not for its caller)
             shown = (received if whole is payload else payload) if len(received) <= MAX_DEBUG_BYTES else None
             self._debug = fragment_debug("the worker got this payload", shown)
-            if self.phase is Phase.RUNNING:
+            if self.phase == "running":
                 self._log_debug()
 
     def _begin_stage(self, grant: Grant) -> None:
@@ -333,12 +333,12 @@ class Attempt:
 
     def waits_for_ack(self, now: float, ack_s: float) -> bool:
         """Return whether the worker is late to acknowledge the task."""
-        return self.phase is Phase.SENT and self._sent_at is not None and now - self._sent_at > ack_s
+        return self.phase == "sent" and self._sent_at is not None and now - self._sent_at > ack_s
 
     def acknowledged(self) -> None:
         """The worker has begun."""
-        if self.phase is Phase.SENT:
-            self.phase = Phase.RUNNING
+        if self.phase == "sent":
+            self.phase = "running"
             self.renewed_at = 0.0  # the next renewal says so
             self.worker.missed_acks = 0
             if self._debug:
@@ -360,8 +360,8 @@ class Attempt:
 
     def chunk(self, message: TaskChunk) -> str | None:
         """Take a chunk frame. Return what is wrong with it, or None."""
-        if self.phase is not Phase.RUNNING:
-            if self.phase is not Phase.SENT:
+        if self.phase != "running":
+            if self.phase != "sent":
                 self._unread_bytes += _text_bytes(message)
                 return None
             self.acknowledged()
@@ -382,7 +382,7 @@ class Attempt:
             self._frames = message.seq
             for delta in message.deltas:
                 if fault := self._delta(delta):
-                    if self.phase is Phase.RUNNING:
+                    if self.phase == "running":
                         self.broken("The worker sent output that cannot be read")
                     return fault
         if not self.first_output_at and self.writer.chunks:
@@ -451,7 +451,7 @@ class Attempt:
     def unreadable_result(self) -> None:
         """Take an unreadable result: the worker is done."""
         self.answered = True
-        if self.phase is Phase.STOPPING:
+        if self.phase == "stopping":
             self._release()
         else:
             self.fail("PROTOCOL_ERROR", "The worker's result is not valid JSON", retryable=False)
@@ -482,7 +482,7 @@ class Attempt:
         """The worker is done. Also the confirmation that a stopped task has stopped."""
         self.answered = True
         excess = self._cut(message)
-        if self.phase is Phase.STOPPING:
+        if self.phase == "stopping":
             self._release(self._used(message))
             return
         if self.phase not in BEFORE_THE_END:
@@ -548,20 +548,20 @@ class Attempt:
         texts = texts_to_check(choices)
         alone = len(choices) == len(texts) == 1 and len(texts[0]) <= MAX_TEXT_BYTES
         repairs = self.grant.repairs and alone and not self.writer.has_output
-        self.phase, self.end, self._checking = Phase.FINISHING, end, True
+        self.phase, self.end, self._checking = "finishing", end, True
         self._effects.apply(self, Check(schema, texts, usage, repairs))
 
     def checked(self, verdict: Verdict, step: Check, payload: bytes | None = None) -> None:
         """It is known whether the answer is what it must be. Nothing, if the task has ended otherwise meanwhile. `payload`: its
         request, if the answer does not match and may be asked for again."""
-        if not self._checking or self.phase is not Phase.FINISHING or self.end is None:
+        if not self._checking or self.phase != "finishing" or self.end is None:
             return
         end, self._checking = self.end, False
         if not verdict.wrong:
             self._effects.apply(self, end)
             return
         text, code = MISMATCHES[verdict.wrong].format(verdict.sentence), "JSON_PARSE_FAILED"
-        self.phase, self.end = Phase.RUNNING, None
+        self.phase, self.end = "running", None
         if verdict.wrong == "unknown":  # the model did its work: to run it again is for the caller to decide
             fragment = fragment_error(text, "NOT_CHECKED", True, step.usage)
             self._finish(Finish(State.FAILED, "NOT_CHECKED", fragment, end.used, blameless=True))
@@ -613,8 +613,8 @@ class Attempt:
         A worker that has acknowledged the task before does not get it again, and the attempt counts as a failed one.
         """
         worker = self.worker
-        if self.phase is not Phase.SENT:
-            if self.phase is not Phase.RUNNING:
+        if self.phase != "sent":
+            if self.phase != "running":
                 return None
             worker.refused.put(self.grant.task_id, Mismatch.REJECTED)
             retryable = message.reason != "badPayload" and not self.writer.has_output
@@ -687,7 +687,7 @@ class Attempt:
     ) -> None:
         """End an attempt whose worker is gone, or does not know it, or whose gateway stops. `sentence` is the error message.
         `blameless`: the gateway caused it, at no cost. `suspicion`: the task may have caused it; it ends if it did before."""
-        if self.phase is Phase.STOPPING:
+        if self.phase == "stopping":
             self._release()
         elif self.phase in BEFORE_THE_END:
             if self.writer.has_output:
@@ -722,14 +722,14 @@ class Attempt:
 
     def withdraw(self) -> None:
         """Release a task that ended before it was sent to its worker."""
-        if self.phase is Phase.SENT:
+        if self.phase == "sent":
             self._release()
 
     def unacknowledged(self) -> None:
         """The worker did not say in time that it has begun. It reads its frames in their order, so the first task that it did not
         acknowledge may be the reason; the others cost no try, unless they have only one, as they may have begun all the same."""
         candidate = self.candidate
-        if self.phase is not Phase.SENT or candidate is None:
+        if self.phase != "sent" or candidate is None:
             return
         self._cancel("superseded")
         sent = [c for a in self.worker.attempts.values() if (c := a.candidate) and not c.acknowledged]
@@ -749,7 +749,7 @@ class Attempt:
             self._end_anyhow("OUTPUT_TOO_LARGE", "The output grew faster than it could be stored")
         elif why != "stale":
             self._end_anyhow("STORE_LOST", "The store lost a part of the output")
-        elif self.phase is not Phase.FINISHING:
+        elif self.phase != "finishing":
             self.stop("superseded")
         elif self.end is not None and self.end.keep_slot:
             self.wait_for_stop()
@@ -762,7 +762,7 @@ class Attempt:
 
     def cannot_continue(self, why: str) -> None:
         """End an attempt whose stage the store does not end; `why` comes from the store."""
-        if self.phase is Phase.FINISHING and self.end is not None:
+        if self.phase == "finishing" and self.end is not None:
             code, text = "STORE_LOST", "The store does not end the stage"
             if why == "too_large":
                 code = "OUTPUT_TOO_LARGE"
@@ -781,16 +781,16 @@ class Attempt:
 
     def written(self) -> None:
         """Its end was answered, and its slot is free."""
-        self.phase = Phase.OVER
+        self.phase = "over"
 
     def forget(self) -> None:
         """Write nothing more about it to Redis."""
         self.writer.close()
-        self.phase = Phase.OVER
+        self.phase = "over"
 
     def wait_for_stop(self) -> None:
         """The task has ended and its worker was notified; the slot is free when it answers, or is gone."""
-        self.phase = Phase.STOPPING
+        self.phase = "stopping"
         self.stopping_since = self._effects.time()
         self.stop_until = self.stopping_since + self._effects.stop_grace_s
         if self.answered:
@@ -804,7 +804,7 @@ class Attempt:
 
     def _finish(self, end: Finish) -> None:
         self._checking = False
-        self.phase = Phase.FINISHING
+        self.phase = "finishing"
         self.end = end
         self._effects.apply(self, end)
 
@@ -821,8 +821,8 @@ class Attempt:
         aside_ms: int = 0,
     ) -> None:
         unsent, lost = self._sent_at is None or self._rejected, cause == "lost"
-        begun = not unsent if lost else self.phase is Phase.RUNNING and cause not in ("declined", "repair")
-        self.phase = Phase.OVER
+        begun = not unsent if lost else self.phase == "running" and cause not in ("declined", "repair")
+        self.phase = "over"
         self.writer.close()
         grace_ms = self._effects.settings.lost_grace_ms if lost and self.worker.version >= 2 else 0
         suspected = suspicion.packed() if suspicion else ""
@@ -837,7 +837,7 @@ class Attempt:
         """Free the slot of a task that ended elsewhere. Without `used`, its usage is estimated from its output."""
         if used is None:
             used = self._estimate() if self.writer.chunks or self._unread_bytes else NO_USAGE
-        self.phase = Phase.OVER
+        self.phase = "over"
         self.writer.close()
         self._effects.apply(self, Release(used))
 

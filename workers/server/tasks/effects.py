@@ -48,7 +48,7 @@ from fairlane.workers.server.tasks.chains import Chains, Follows, StageDone
 from fairlane.workers.server.tasks.output_timeouts import OutputTimeouts
 from fairlane.workers.server.tasks.sent_batcher import SentBatcher
 from fairlane.workers.server.tasks.spans import trace_end
-from fairlane.workers.server.tasks.steps import NO_USAGE, Check, Finish, Move, Phase, Release, Requeue, Step
+from fairlane.workers.server.tasks.steps import NO_USAGE, Check, Finish, Move, Release, Requeue, Step
 
 STOPS_EARLIER_S = 10.0
 """A worker has this much less time to stop than the sweep gives the task, so its replica ends the task first, and reports its
@@ -198,7 +198,7 @@ class AttemptEffects:
     def _step(self, attempt: Attempt, done: StageDone, follows: Follows | None) -> None:
         """Report the end of a stage to the store, unless the attempt has ended otherwise. `follows`: None if unknown here."""
         end = attempt.end
-        if end is None or end.stage is not done or attempt.phase is not Phase.FINISHING:
+        if end is None or end.stage is not done or attempt.phase != "finishing":
             return
         worker = attempt.worker
         attempt.writer.advance(
@@ -428,7 +428,7 @@ class AttemptEffects:
             attempt.span.end()
         if worker.held or worker.alone is attempt:
             asyncio.get_running_loop().call_soon(self.release_held, worker)
-        if worker.suspended and not any(a.phase is Phase.STOPPING for a in attempts_on(worker)):
+        if worker.suspended and not any(a.phase == "stopping" for a in attempts_on(worker)):
             worker.suspended = False
             asyncio.get_running_loop().call_soon(self._slots.fill, worker)
         return worker

@@ -8,7 +8,7 @@ import asyncio
 from fairlane.workers.server.congestion import Congestion
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.tasks.attempt import Attempt
-from fairlane.workers.server.tasks.steps import BEFORE_THE_END, Phase
+from fairlane.workers.server.tasks.steps import BEFORE_THE_END
 
 SOON_S = 0.05
 """After this time, a worker that has not acknowledged its task is checked again."""
@@ -35,7 +35,7 @@ class OutputTimeouts:
         if not limit_ms:
             return
         over_at = (attempt.output_at if has_output else attempt.started_at) + limit_ms / 1000
-        if now < over_at or attempt.phase is not Phase.RUNNING:
+        if now < over_at or attempt.phase != "running":
             attempt.timer = self._loop.call_at(max(over_at, now + SOON_S), self.check, attempt)
             return
         reduced = ", reduced as the queue is long" if limits.reason == "long_queue" else ""

@@ -1,6 +1,5 @@
 """The phases of an attempt, and the steps that end it, which `effects.py` carries out."""
 
-import enum
 from typing import Literal, NamedTuple
 
 from fairlane.queues.tasks import Fragment, Repair, State, Used
@@ -13,17 +12,8 @@ Cause = Literal["lost", "failed", "falls", "declined", "repair"]
 (which costs no try), or it was answered and the answer is to be repaired (no try either)."""
 
 
-class Phase(enum.Enum):
-    """The phases of an attempt."""
-
-    SENT = "sent"
-    RUNNING = "running"
-    FINISHING = "finishing"
-    STOPPING = "stopping"
-    OVER = "over"
-
-
-BEFORE_THE_END = frozenset({Phase.SENT, Phase.RUNNING})
+Phase = Literal["sent", "running", "finishing", "stopping", "over"]
+BEFORE_THE_END: frozenset[Phase] = frozenset({"sent", "running"})
 
 
 class Finish(NamedTuple):
