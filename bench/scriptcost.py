@@ -24,7 +24,7 @@ from tests.support.servers import Server
 
 from fairlane.queues.credits import Funds
 from fairlane.queues.limits import LIMITS, pack
-from fairlane.queues.scheduler import Limits, Scheduler
+from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import End, Grant, State, TaskSpec, Used
 
 QUEUES = ("paid_stream", "paid_batch", "free_stream", "free_batch")
@@ -185,9 +185,7 @@ def per_task(world: World, tasks: int, live: Callable[[], None]) -> dict[str, fl
 
 def measure(server: Server, *, queued: int, users: int, tasks: int) -> dict[str, Any]:
     """The three situations, on an empty database of this server."""
-    world = World(
-        server.socket_path, limits=Limits(max_queue_length=10**7, max_queued_bytes=10**12), real_clock=True
-    )
+    world = World(server.socket_path, max_queue_length=10**7, max_queued_bytes=10**12, real_clock=True)
     world.call("FLUSHALL")
     load = Load(world)
     result: dict[str, Any] = {"no task waits": per_task(world, tasks, lambda: load.live(10, 1))}

@@ -55,7 +55,6 @@ from fairlane.gateway.operator.overview import OverviewFeed, OverviewReader
 from fairlane.gateway.operator.settings_view import SettingsView, overrides_now
 from fairlane.gateway.operator.webhooks import WebhookAdmin
 from fairlane.gateway.permits.gate import Gate
-from fairlane.gateway.permits.issuer import PermitIssuer
 from fairlane.gateway.permits.signed import Signer
 from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.records import Records
@@ -264,9 +263,6 @@ class Gateway:
         )
         self.webhooks = Webhooks(self.database, records.slots, lambda: current.settings.webhooks, now_ms)
         links = StreamLinks(tickets, self.scheduler, current)
-        signer = Signer(tickets.mac)
-        background = self.dispatcher.background
-        issuer = PermitIssuer(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         files = Files(
             *(self.database, storage_of(settings), lambda: current.settings.files),
             failed=partial(self.metrics.count, STORAGE_FAILURES),
@@ -299,7 +295,10 @@ class Gateway:
             positions=positions,
             open_answers=open_answers,
             lifecycle=lifecycle,
-            gate=Gate(self.scheduler, background, signer, issuer.ask_later),
+            gate=Gate(
+                *(self.scheduler, self.dispatcher.background, Signer(tickets.mac)),
+                self.dispatcher.slots.ask_later,
+            ),
             responses=responses,
             files=files,
         )
@@ -361,7 +360,7 @@ class Gateway:
             siblings, self.metrics, self.health, self.dispatcher, self.inspector, database_gauges
         )
 
-        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, self.metrics, replica, issuer)
+        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, self.metrics, replica)
         self._shutdown = Shutdown(
             lifecycle, self.dispatcher, self.workers, self.replicas, open_answers, live, self.hub, self.store
         )
@@ -390,7 +389,6 @@ class Gateway:
             files,
             checker,
             self.dispatcher,
-            issuer,
             leader,
         ]
         """In the order in which they start; they close the other way round."""

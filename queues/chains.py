@@ -193,11 +193,3 @@ def read_stage(text: str) -> tuple[Stage, int]:
 def running(grant: Grant) -> Running | None:
     """What a grant runs of a chain; None: its task is none."""
     return Running(chain_of(grant.task_id), *read_stage(grant.stage)) if grant.stage else None
-
-
-def read_used(text: str) -> Used:
-    """What a chain keeps of the tokens of a stage or part."""
-    read, wrote, *more = (int(number) for number in text.split())
-    if len(more) < 3:
-        return Used(read, wrote)
-    return Used(read, wrote, more[0], more[1], more[2] == 1)

@@ -27,11 +27,17 @@ def idempotency_name(key_id: str, user: str, idempotency_key: str) -> str:
     return digest_text(hashed.digest())
 
 
-def pack(name: str, fingerprint: str, ttl_ms: int, most: int = 0, period_ms: int = 0) -> str:
-    """A name, the fingerprint of the first body, and for how long it is remembered, for `TaskSpec.idempotency`. `most`:
+def pack(name: str, fingerprint: str, ttl_ms: int, most: int = 0, period_ms: int = 0) -> dict[str, str | int]:
+    """Return a name, the fingerprint of the first body, and for how long it is remembered, for `TaskSpec.idempotency`. `most`:
     such names that a user may have (0: any number), of those that are remembered for `period_ms`."""
     each_us = max(ttl_ms * 1000 // most, 1) if most else 0
-    return f"{name} {fingerprint} {ttl_ms} {each_us} {period_ms}"
+    return {
+        "name": name,
+        "fingerprint": fingerprint,
+        "ms": ttl_ms,
+        "each_us": each_us,
+        "period_ms": period_ms,
+    }
 
 
 def idempotency_in_lua() -> str:

@@ -56,8 +56,7 @@ class Allowed(NamedTuple):
     """Until all of it is back; of tasks at one time 0."""
 
 
-def read_allowance(reply: Sequence[Any]) -> Iterator[Allowed]:
-    """As read_limits.lua returns it."""
-    for at in range(0, len(reply), 5):
-        whose, name, limit, left, reset_ms = reply[at : at + 5]
-        yield Allowed(whose == b"u", SETTINGS[name.decode()], limit, left, reset_ms)
+def read_allowance(left: Sequence[Sequence[Any]]) -> Iterator[Allowed]:
+    """As `read_limits` in limits.lua returns it."""
+    for of_user, name, limit, rest, reset_ms in left:
+        yield Allowed(of_user, SETTINGS[name], limit, rest, reset_ms)

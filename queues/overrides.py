@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from fairlane.queues.rules import Kind, decode, encode, settings_of
+from fairlane.queues.replies import decode_map
+from fairlane.queues.rules import Kind, settings_of
 from fairlane.queues.store.link import RedisLink
 
 ALL = 100
@@ -77,13 +78,15 @@ class OverrideStore:
 
     async def all(self) -> Overrides:
         """Return all overrides."""
-        version, now_ms, *flat = await self._link.run("list_overrides")
-        found = [_read(key, packed) for key, packed in zip(flat[::2], flat[1::2], strict=True)]
-        return Overrides(version, now_ms, sorted(found, key=lambda one: one.order))
+        reply, *packed = await self._link.run("list_overrides", msgspec.msgpack.encode({}))
+        said = decode_map(reply)
+        return Overrides(
+            said["version"].encode(), said["now"], sorted(map(_read, packed), key=lambda one: one.order)
+        )
 
     async def create(self, override: Override, actor: Actor, *, check: bool = False) -> Override | Rejected:
         """Create an override, which has an id. `check`: only report whether it can be created."""
-        kind, scheduled = _kind(override.target), _scheduled(override.target)
+        scheduled = _scheduled(override.target)
         shown = {
             "target": override.target,
             "name": override.name,
@@ -91,29 +94,22 @@ class OverrideStore:
             "percent": override.percent,
             "until": override.until_ms or None,
         }
-        asked = {
+        written = {
             "id": override.id,
             "target": override.target,
             "name": override.name,
-            "settings": {
-                name: encode(kind, name, value)
-                for name, value in override.values.items()
-                if name in scheduled
-            },
+            "settings": {name: value for name, value in override.values.items() if name in scheduled},
             "values": {
-                name: msgspec.json.encode(value).decode()
+                name: msgspec.json.encode(value).decode()  # Lua knows no null
                 for name, value in override.values.items()
                 if name not in scheduled
             },
             "percent": override.percent,
             "until": override.until_ms,
-            "created_by": actor.name,
-            "address": actor.address,
-            "mark": audit_mark(),
-            "shown": msgspec.json.encode(shown).decode(),
-            "check": check,
         }
-        return _answer(await self._link.run("create_override", msgspec.msgpack.encode(asked)))
+        as_text = msgspec.json.encode(shown).decode()  # Lua knows no null
+        ask = {"override": written, "shown": as_text, "check": check, **_by(actor)}
+        return _answer(await self._link.run("create_override", msgspec.msgpack.encode(ask)))
 
     async def update(
         self, override_id: str, actor: Actor, *, percent: int | None = None, until_ms: int | None = None
@@ -165,26 +161,22 @@ def _scheduled(target: str) -> Mapping[str, Any]:
     return {} if target == "route" else settings_of(_kind(target))
 
 
-def _answer(reply: Sequence[Any]) -> Override | Rejected:
-    if reply[0] == b"ok":
-        return _read(reply[1], reply[2])
-    return Rejected(reply[0].decode(), reply[1].decode() if reply[0] == b"conflict" else "")
+def _answer(reply: Sequence[bytes]) -> Override | Rejected:
+    said, *packed = decode_map(reply[0]), *reply[1:]
+    return _read(packed[0]) if packed else Rejected(said["outcome"], said.get("id", ""))
 
 
-def _read(override_id: bytes, packed: bytes) -> Override:
+def _read(packed: bytes) -> Override:
     fields = msgspec.msgpack.decode(packed)
-    kind = _kind(fields["target"])
-    settings = fields["settings"] or {}  # Lua packs an empty table as a list
-    values = fields["values"] or {}
+    values = {name: msgspec.json.decode(value) for name, value in (fields["values"] or {}).items()}
     return Override(
         fields["target"],
         fields["name"],
-        {name: decode(kind, name, text) for name, text in settings.items()}
-        | {name: msgspec.json.decode(text) for name, text in values.items()},
+        {**(fields["settings"] or {}), **values},  # Lua packs an empty table as a list
         percent=fields["percent"],
         until_ms=fields["until"],
         created_by=fields["created_by"],
-        id=override_id.decode(),
+        id=fields["id"],
         status=fields["status"],
         order=fields["order"],
         created_ms=fields["created_at"],

@@ -1,9 +1,9 @@
-"""What can be set for queues and models, in the configuration and while running: names, kinds, and their form in Redis.
+"""What can be set for queues and models, in the configuration and while running: names and kinds.
 
 Whether a value makes sense is for the gateway's settings to say; here it is only carried.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,6 +44,13 @@ class EffectiveSettings:
     overrides: dict[str, Value]
 
 
+def effective(kind: Kind, held: Mapping[str, Value], configured: Mapping[str, Value]) -> EffectiveSettings:
+    """Return what holds for a queue or model: `held` is in its hash; what differs from `configured` was set while running."""
+    values = {setting: value for setting, value in held.items() if setting in settings_of(kind)}
+    changed = {setting: value for setting, value in values.items() if configured.get(setting) != value}
+    return EffectiveSettings(values, changed)
+
+
 @dataclass(frozen=True, slots=True)
 class ConfiguredSettings:
     """All that the configuration in effect says of queues and models, if there is one."""
@@ -53,21 +60,14 @@ class ConfiguredSettings:
     """By kind, name and setting."""
 
 
-def read_field(field: str) -> tuple[Kind, str, str] | None:
-    """Kind, name and setting of a field of `configured`; None for one that another release knows."""
-    letter, _, rest = field.partition(":")
-    name, _, setting = rest.rpartition(":")
-    kind: Kind = "queue" if letter == "q" else "model"
-    return (kind, name, setting) if setting in settings_of(kind) else None
-
-
-def read_configured(effective: Configuration | None, configured: Mapping[str, str]) -> ConfiguredSettings:
-    """What the hash `configured` holds."""
-    said = {
-        place: decode(place[0], place[2], text)
-        for field, text in configured.items()
-        if (place := read_field(field))
-    }
+def read_configured(
+    effective: Configuration | None, configured: Mapping[str, Mapping[str, Value]]
+) -> ConfiguredSettings:
+    """Return what the hash `configured` holds."""
+    said: dict[tuple[Kind, str, str], Value] = {}
+    for place, values in configured.items():
+        kind: Kind = "queue" if place[0] == "q" else "model"
+        said |= {(kind, place[2:], setting): value for setting, value in values.items()}
     return ConfiguredSettings(effective, said)
 
 
@@ -83,28 +83,3 @@ class Change:
 def settings_of(kind: Kind) -> Mapping[str, type[str] | type[int] | type[float] | type[bool]]:
     """The settings of a kind, with their types."""
     return QUEUE_SETTINGS if kind == "queue" else MODEL_SETTINGS
-
-
-def encode(kind: Kind, name: str, value: Value) -> str:
-    """A value as Redis keeps it; '' = not set. KeyError for an unknown setting."""
-    wanted = settings_of(kind)[name]
-    if value is None:
-        return ""
-    return ("1" if value else "0") if wanted is bool else str(value)
-
-
-def decode(kind: Kind, name: str, text: str | None) -> Value:
-    """The value that Redis keeps as `text`."""
-    if not text:
-        return None
-    wanted = settings_of(kind)[name]
-    if wanted is bool:
-        return text == "1"
-    return wanted(text)
-
-
-def fields_of(kind: Kind, name: str, values: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
-    """The settings that are set, as (field, text): for `configure`."""
-    for setting, value in values.items():
-        if value is not None:
-            yield f"{kind[0]}:{name}:{setting}", encode(kind, setting, value)

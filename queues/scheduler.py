@@ -14,20 +14,18 @@ from fairlane.queues.chains import (
     MAX_BYTES,
     Advanced,
     Chain,
-    ChainEnd,
     ChainStart,
     Part,
     Stage,
     StageEntry,
     Step,
     read_stage,
-    read_used,
 )
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.inspect.load import ModelLoad, read_model_load
 from fairlane.queues.inspect.presence import PresenceUpdate
 from fairlane.queues.keys import Keys
-from fairlane.queues.limits import SETTINGS, Allowed, read_allowance, read_rate_limit_status
+from fairlane.queues.limits import Allowed, read_allowance, read_rate_limit_status
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.metrics import (
     MODEL_COOLDOWNS,
@@ -40,19 +38,30 @@ from fairlane.queues.metrics import (
     error_message_of,
 )
 from fairlane.queues.overrides import Actor, audit_mark, new_override_id
+from fairlane.queues.replies import (
+    decode_map,
+    decode_values,
+    read_entries,
+    read_existing,
+    read_grants,
+    read_record,
+    read_rejection,
+    read_state,
+    read_used,
+    texts,
+    used_of,
+)
 from fairlane.queues.rules import (
     Change,
     ConfiguredSettings,
     EffectiveSettings,
     Kind,
     Value,
-    decode,
-    encode,
-    fields_of,
+    effective,
     read_configured,
     settings_of,
 )
-from fairlane.queues.store.link import Arg, RedisLink
+from fairlane.queues.store.link import RedisLink
 from fairlane.queues.tasks import (
     TERMINAL,
     Admitted,
@@ -62,15 +71,12 @@ from fairlane.queues.tasks import (
     Ended,
     Entry,
     EventFields,
-    EventRow,
     ExistingTask,
     Finished,
     Fragment,
     Grant,
-    LimitHit,
     PermitEnd,
     Place,
-    QuotaShortfall,
     Record,
     Rejection,
     Repair,
@@ -80,7 +86,6 @@ from fairlane.queues.tasks import (
     Taken,
     TaskSpec,
     Top,
-    Used,
     WaitEstimate,
 )
 from fairlane.queues.versions import ConfigStatus, Configuration, Version, hash_of, read_configuration
@@ -99,8 +104,7 @@ NEVER_READ = Version()
 _DRAIN = struct.Struct("<ddd")
 """Departures from a lane, as lanes.lua packs them: their number, the ms they took, when the last was."""
 
-_GRANT = msgspec.msgpack.Decoder(Grant, strict=False)
-"""Reads a grant as the scripts describe it: its fields in their order, numbers as text."""
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,8 @@ class Scheduler:
         self.limits = limits
         self.replica = replica
         self._dropped = RateLimitedLogger(burst=1, per_second=1 / 60)
+        self.outbox_full = False
+        """SQL is behind: no task is to be submitted (`Limits.max_outbox`)."""
         self.on_overrides: Callable[[bytes], None] = _ignore
         """Called with the version of the overrides after each sweep."""
 
@@ -197,85 +203,69 @@ class Scheduler:
         held what that stage and the later ones may cost. The parts of a stage that has several are queued in its place.
         """
         limits = self.limits
-        return self._link.run(
-            "submit_task",
-            task.id,
-            task.queue,
-            task.model,
-            task.user,
-            task.priority,
-            task.timeout_ms,
-            -task.wait_ms if task.whole_wait else task.wait_ms,
-            task.linger_ms,
-            task.payload,
-            self.replica,
-            want,
-            nonce,
-            limits.grant_ms,
-            limits.max_queue_length,
-            limits.max_queued_bytes,
-            b"1" if task.follow else b"0",
-            worker,
-            b"1" if named else b"0",
-            limits.max_outbox,
-            task.key_limits,
-            task.user_limits,
-            task.quota,
-            task.idempotency,
-            upstream,
-            *_start_of(chain, limits),
-            *_record_of(task),
-        )
+        ask = self._ask(worker, upstream, want, nonce) | {
+            "id": task.id,
+            "by_name": named,
+            "follow": task.follow,
+            "max_length": limits.max_queue_length,
+            "max_bytes": limits.max_queued_bytes,
+        }
+        if chain is None:
+            return self._run("submit", ask, _pack(spec_of(task)), task.payload)
+        spec = spec_of(task) | parts_of(chain.parts)
+        spec["stage"] = stage_of(chain.stage)
+        spec["chain_start"] = {"of": chain.of, "grace_ms": limits.stop_grace_ms}
+        spec["reserve"] = chain.reserve
+        spec["extras"] = True
+        blobs = (chain.plan, chain.head, chain.request, *(part.payload for part in chain.parts))
+        return self._run("submit", ask, _pack(spec), task.payload, *blobs)
+
+    def _run(self, name: str, ask: Mapping[str, Any], *blobs: bytes) -> asyncio.Future[Any]:
+        return self._link.run(name, _pack(ask), *blobs)
+
+    def _ask(self, worker: str, upstream: str, want: int, nonce: str) -> dict[str, Any]:
+        """Return what a call needs that takes tasks for a worker."""
+        return {
+            "replica": self.replica,
+            "worker": worker,
+            "upstream": upstream,
+            "want": want,
+            "nonce": nonce,
+            "grant_ms": self.limits.grant_ms,
+        }
 
     @staticmethod
     def parse_submit(reply: Any) -> Submitted | ExistingTask | Rejection:
-        """What `submit` answered. Only an accepted task left something behind."""
-        outcome = reply[0].decode()
-        if outcome == "ok":
-            state, place = State(reply[1].decode()), Place(*reply[2])
-            grants = [_GRANT.decode(packed) for packed in reply[4]]
-            rate_limits = read_rate_limit_status(reply[8]) if len(reply) > 8 else None
-            line, model = reply[6].decode(), reply[7].decode()
-            later, shut = _retry_at(reply[5])
-            return Submitted(state, place, int(reply[3]), grants, later, line, model, rate_limits, shut)
-        rate_limits = read_rate_limit_status(reply[-1]) if isinstance(reply[-1], list) else None
-        if outcome == "same":
-            known_state = State(reply[2].decode()) if reply[2] else None
-            line, model, name, template = (text.decode() for text in reply[5:9])
-            known = reply[1].decode(), known_state, Place(*reply[3]), int(reply[4])
-            return ExistingTask(*known, line, model, name, template, rate_limits)
-        if outcome in ("full", "user_full", "too_long"):
-            return Rejection(
-                outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3], rate_limits=rate_limits
-            )
-        if outcome == "names":
-            return Rejection("idempotency_keys", retry_ms=reply[1], rate_limits=rate_limits)
-        if outcome in ("full_bytes", "unavailable"):
-            return Rejection(outcome, retry_ms=reply[1], rate_limits=rate_limits)
-        if outcome == "no_worker":
-            return Rejection(
-                outcome, others_offered=reply[1] == 1, retry_ms=reply[2], rate_limits=rate_limits
-            )
-        if outcome == "used_up":
-            return Rejection(outcome, limit=reply[1], rate_limits=rate_limits)
-        if outcome == "limited":
-            name, subject, limit, used, asked, retry_ms = reply[1:7]
-            reached = LimitHit(SETTINGS[name.decode()], limit, used, asked, subject.startswith(b"u:"))
-            return Rejection("rate_limited", retry_ms=retry_ms, reached=reached, rate_limits=rate_limits)
-        if outcome == "quota":
-            return Rejection(outcome, short=QuotaShortfall(reply[1], reply[2]), rate_limits=rate_limits)
-        if outcome == "no_balance":
-            return Rejection(outcome, unknown=(reply[1].decode(), reply[2].decode()))
-        return Rejection(outcome)
+        """Read the reply of `submit`. Only an accepted task left something behind."""
+        said = decode_map(reply[0])
+        if "rejected" in said:
+            return read_rejection(said)
+        if "existing" in said:
+            return read_existing(said)
+        left = read_rate_limit_status(said["rate_limits"]) if "rate_limits" in said else None
+        later, shut = _retry_at(said["later"])
+        grants, place = read_grants(reply[1:]), Place(*said.get("place") or (0, 0, 0, 0))
+        return Submitted(
+            State(said["state"]),
+            place,
+            said["enqueued_at"],
+            grants,
+            later,
+            said["model"],
+            said["asked"],
+            left,
+            shut,
+        )
 
     async def allowance(self, user: str, key_limits: str, user_limits: str) -> list[Allowed]:
         """What is left of each limit of a caller: of its key, and of the user; both packed (`limits.pack`)."""
-        reply = await self._link.run("read_limits", user, key_limits, user_limits)
-        return list(read_allowance(reply))
+        ask = {"user": user, "limits": (key_limits, user_limits)}
+        said = decode_map((await self._run("read_limits", ask))[0])
+        return list(read_allowance(said["left"]))
 
     async def model_load(self, model: str) -> ModelLoad:
         """Return the load of a model. Raise StoreError."""
-        return read_model_load(await self._link.run("measure_load", model))
+        return read_model_load(decode_map((await self._run("measure_load", {"model": model}))[0]))
 
     async def balance(self, subject: str) -> Balance | None:
         """What a key or user can pay with; None: SQL knows."""
@@ -287,9 +277,16 @@ class Scheduler:
 
         What is known here already does not change.
         """
-        said = (funds.granted, funds.grants, funds.spent, funds.number)
-        of_window = (window, funds.windows.get(window, 0)) if window else ()
-        return bool(await self._link.run("load_balance", subject, *said, *of_window))
+        ask: dict[str, Any] = {
+            "subject": subject,
+            "granted": str(funds.granted),
+            "grants": funds.grants,
+            "spent": str(funds.spent),
+            "number": funds.number,
+        }
+        if window:
+            ask |= {"window": window, "window_spent": str(funds.windows.get(window, 0))}
+        return bool(decode_map((await self._run("load_balance", ask))[0])["loaded"])
 
     async def due_balances(
         self, most: int, pause_ms: int, *, all_due: bool = False
@@ -299,9 +296,15 @@ class Scheduler:
 
         `all_due`: all are due now.
         """
-        newest, *due = await self._link.run("list_due_balances", most, pause_ms, b"1" if all_due else b"0")
-        found = [(subject.decode(), Balance(_fields(fields)), idle) for subject, fields, idle in due]
-        return newest.decode(), found
+        reply, *packed = await self._run(
+            "list_due_balances", {"most": most, "pause_ms": pause_ms, "all": all_due}
+        )
+        said = decode_map(reply)
+        found = [
+            (subject, Balance(decode_map(fields)), idle)
+            for (subject, idle), fields in zip(said["due"], packed, strict=True)
+        ]
+        return said["newest"], found
 
     async def adjust_balance(
         self, subject: str, compared: Balance, funds: Funds, spent: int, windows: Mapping[str, int]
@@ -309,17 +312,21 @@ class Scheduler:
         """Correct a balance that was `compared`: SQL's grants hold, and tasks have cost `spent` more, and `windows` more.
 
         Return False if it has changed meanwhile."""
-        more = [part for window in windows.items() for part in window]
-        said = (compared.mark, funds.number, funds.granted, funds.grants, spent, "")
-        return bool(await self._link.run("adjust_balance", subject, *said, *more))
+        ask = {
+            "subject": subject,
+            "mark": compared.mark,
+            "number": funds.number,
+            "granted": str(funds.granted),
+            "grants": funds.grants,
+            "spent": str(spent),
+            "windows": {window: str(more) for window, more in windows.items()},
+        }
+        return bool(decode_map((await self._run("adjust_balance", ask))[0])["done"])
 
     async def evict_balance(self, subject: str, compared: Balance) -> bool:
         """Forget a balance that SQL knows as well. False: something has happened meanwhile."""
-        return bool(
-            await self._link.run(
-                "adjust_balance", subject, compared.mark, "0", "0", "0", "0", compared.number
-            )
-        )
+        ask = {"subject": subject, "mark": compared.mark, "forget": str(compared.number)}
+        return bool(decode_map((await self._run("adjust_balance", ask))[0])["done"])
 
     def take(
         self, models: Sequence[str], want: int, nonce: str, worker: str = "", upstream: str = ""
@@ -329,53 +336,47 @@ class Scheduler:
         What is missing will be woken for; only who gets MAX_TAKEN must ask again.
         `want` 0 hands a wake-up on to another replica.
         """
-        return self._link.run(
-            "take_tasks", self.replica, nonce, self.limits.grant_ms, want, worker, upstream, *models
-        )
+        return self._run("take", self._ask(worker, upstream, want, nonce) | {"models": models})
 
     @staticmethod
     def parse_take(reply: Any) -> Taken:
-        """What `take` answered."""
-        return Taken([_GRANT.decode(packed) for packed in reply[0]], *_retry_at(reply[1]))
+        """Read the reply of `take`."""
+        return Taken(read_grants(reply[1:]), *_retry_at(decode_map(reply[0])["later"]))
 
     def append(self, appends: Iterable[Append]) -> asyncio.Future[Any]:
         """Add events to logs, each task's for itself; read the reply with `parse_append`."""
-        args: list[Arg] = [self.replica]
+        calls, blobs = list[Any](), list[bytes]()
         for grant, seq, events, output in appends:
-            args += (grant.task_id, grant.epoch, grant.token, seq, b"1" if output else b"0", len(events))
-            for event in events:
-                args += event
-        return self._link.run("append_events", *args)
+            calls.append((grant.task_id, grant.epoch, grant.token, seq, output, [kind for kind, _ in events]))
+            blobs += (data for _, data in events)
+        return self._run("append", {"replica": self.replica, "appends": calls}, *blobs)
 
     @staticmethod
     def parse_append(reply: Any) -> list[tuple[str, int]]:
-        """What `append` answered of each task: ('ok', 0), ('stale', 0) = the grant is over, stop; or ('hole', top of the log)."""
-        outcomes = []
-        for one in reply:
-            outcomes.append(("hole", one) if isinstance(one, int) else (one.decode(), 0))
-        return outcomes
+        """Read the reply of `append`, by task: ('ok', 0), ('stale', 0) = the grant is over; or ('hole', top of the log)."""
+        outcomes = decode_map(reply[0])["outcomes"]
+        return [("hole", one) if isinstance(one, int) else (one, 0) for one in outcomes]
 
     def sent(self, grants: Iterable[Grant]) -> asyncio.Future[Any]:
         """The requests of these attempts have left their workers: in their models' windows they count for as long as these last
         from now, and no longer until they have ended. Repeated, the last time counts. `parse_sent` reads the reply.
         """
-        return self._link.run(
-            "mark_sent", *(part for grant in grants for part in (grant.model, grant.task_id, grant.epoch))
+        return self._run(
+            "mark_sent", {"sent": [(grant.model, grant.task_id, grant.epoch) for grant in grants]}
         )
 
     @staticmethod
     def parse_sent(reply: Any) -> RetryAt:
-        """What `sent` answered."""
-        return _retry_at(reply)[0]
+        """Read the reply of `sent`."""
+        return _retry_at(decode_map(reply[0])["later"])[0]
 
     def publish_progress(self, grant: Grant, kind: str, data: bytes) -> asyncio.Future[Any]:
         """Publish an event that is not logged (progress) to readers elsewhere; the last one is kept for new readers.
 
         Call it when the output before it has been appended. Its loss does no harm.
         """
-        return self._link.run(
-            "publish_progress", self.replica, grant.task_id, grant.epoch, grant.token, kind, data
-        )
+        ask = {"replica": self.replica, "id": grant.task_id, "epoch": grant.epoch, "token": grant.token}
+        return self._run("publish_progress", ask | {"kind": kind}, data)
 
     def before_writing(self, call: Callable[[], None]) -> None:
         """Call once before the commands of this tick of the event loop leave: what it asks for leaves with them."""
@@ -387,36 +388,29 @@ class Scheduler:
         `seq`: the number of the first event, as the writer of the log counts; 0 from anybody else, whose terminal event then
         has an epoch of its own. Call again with the same `end` until it is answered: the slot is held until then.
         """
-        args: list[Arg] = [
-            grant.task_id,
-            grant.epoch,
-            grant.token,
-            end.state,
-            end.code,
-            seq,
-            end.used.input,
-            end.used.output,
-            self.replica,
-            end.nonce,
-            self.limits.grant_ms,
-            end.want,
-            end.worker,
-            len(events),
-            end.keep_ms,
-            end.used.more,
-            end.upstream,
-        ]
-        for event in events:
-            args.extend(event)
-        args.extend(end.terminal)
-        args.extend(end.models)
-        return self._link.run("finish_task", *args)
+        kind, data = end.terminal
+        ask = self._ask(end.worker, end.upstream, end.want, end.nonce) | {
+            "id": grant.task_id,
+            "epoch": grant.epoch,
+            "token": grant.token,
+            "state": end.state,
+            "code": end.code,
+            "seq": seq,
+            "kinds": [kind for kind, _ in events],
+            "kind": kind,
+            "used": used_of(end.used),
+            "keep_ms": end.keep_ms,
+            "models": end.models,
+        }
+        return self._run("finish", ask, *(data for _, data in events), data)
 
     def parse_finish(self, reply: Any) -> Finished:
         """Read the reply of `finish`. Count the tasks that ended with it: a part's chain and its other parts."""
-        self._count_related_ends(reply[5])
-        grants = [_GRANT.decode(packed) for packed in reply[2]]
-        return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3], *_retry_at(reply[4]))
+        said = decode_map(reply[0])
+        self._count_related_ends(said.get("ended", ()))
+        grants = read_grants(reply[1:])
+        later = _retry_at(said.get("later", ()))
+        return Finished(said["outcome"], said.get("event_id", ""), grants, said.get("top", 0), *later)
 
     def advance(
         self, grant: Grant, seq: int, events: Sequence[EventFields], step: Step
@@ -433,51 +427,55 @@ class Scheduler:
         `seq`: as `finish` has it. Call again with the same `step` until it is answered: the slot is held until then. A call that
         comes when the chain has advanced further returns a stale grant.
         """
-        used = step.used
-        args: list[Arg] = [
-            grant.task_id,
-            grant.epoch,
-            grant.token,
-            seq,
-            used.input,
-            used.output,
-            used.more,
-            self.replica,
-            step.nonce,
-            self.limits.grant_ms,
-            step.want,
-            step.worker,
-            step.upstream,
-            step.result,
-            MAX_BYTES,
-            len(events),
-            len(step.log_events),
-            len(step.models),
-        ]
-        for event in (*events, *step.log_events):
-            args.extend(event)
-        args.extend(step.models)
+        ask = self._ask(step.worker, step.upstream, step.want, step.nonce) | {
+            "id": grant.task_id,
+            "epoch": grant.epoch,
+            "token": grant.token,
+            "seq": seq,
+            "used": used_of(step.used),
+            "max_bytes": MAX_BYTES,
+            "kinds": [kind for kind, _ in events],
+            "chain_kinds": [kind for kind, _ in step.log_events],
+            "models": step.models,
+        }
+        blobs = [step.result, *(data for _, data in events), *(data for _, data in step.log_events)]
         if isinstance(step.then, StageEntry):
-            args.extend(_entry_of(step.then))
+            entry = step.then
+            fields = spec_of(entry.task) | parts_of(entry.parts)
+            of_stage = {name: value for name, value in fields.items() if name in OF_STAGE}
+            ask["entry"] = {"stage": stage_of(entry.stage), "fields": of_stage, "reserve": entry.reserve}
+            if entry.task.quota:
+                ask["entry"]["quota"] = entry.task.quota
+            blobs += [part.payload for part in entry.parts] or [entry.task.payload]
         elif step.then is not None:
-            args.extend(_end_of(step.then))
-        return self._link.run("advance_chain", *args)
+            end = step.then
+            finish = {"state": end.state, "code": end.code, "kind": end.terminal[0]}
+            if end.stage is not None:
+                blamed = {"stage": stage_of(end.stage), "model": end.model, "queue": end.queue}
+                finish |= {name: value for name, value in blamed.items() if value}
+            ask["finish"] = finish
+            blobs.append(end.terminal[1])
+        return self._run("advance", ask, *blobs)
 
     def parse_advance(self, reply: Any) -> Advanced:
         """Read the reply of `advance`. Count the chain's end, if it ended with the last of its parts."""
-        outcome, event_id, packed, top, later, details, beside = reply
-        grants = [_GRANT.decode(one) for one in packed]
-        self._count_related_ends(beside)
-        answer = Advanced(outcome.decode(), event_id.decode(), grants, top, *_retry_at(later))
-        if answer.outcome == "moved":
-            return answer._replace(model=details[0].decode())
-        if answer.outcome == "quota":
-            return answer._replace(needed=details[0], available=details[1])
-        if answer.outcome == "no_balance":
-            return answer._replace(unknown=(details[0].decode(), details[1].decode()))
-        return answer
+        said = decode_map(reply[0])
+        self._count_related_ends(said.get("ended", ()))
+        grants, later = read_grants(reply[1:]), _retry_at(said.get("later", ()))
+        unknown = (said["subject"], said["window"]) if "window" in said else ("", "")
+        return Advanced(
+            said["outcome"],
+            said.get("event_id", ""),
+            grants,
+            said.get("top", 0),
+            *later,
+            said.get("model", ""),
+            said.get("needed", 0),
+            said.get("available", 0),
+            unknown,
+        )
 
-    def _count_related_ends(self, accounts: Sequence[list[Any]]) -> None:
+    def _count_related_ends(self, accounts: Sequence[Mapping[str, Any]]) -> None:
         """Count tasks that ended with another one."""
         for account in accounts:
             self.metrics.ended(_task_end(account))
@@ -487,15 +485,15 @@ class Scheduler:
 
         `contents`: with its plan and results, which may be large; else only which results there are.
         """
-        reply = await self._link.run("read_chain", task_id, b"1" if contents else b"0")
-        return _read_chain(reply) if reply else None
+        reply = await self._run("read_chain", {"id": task_id, "contents": contents})
+        return _read_chain(reply) if decode_map(reply[0])["known"] else None
 
     async def requeue(
         self,
         grant: Grant,
         why: str,
         *,
-        cause: Literal["lost", "failed", "falls", "declined", "repair"],
+        cause: Literal["lost", "failed", "falls", "declined", "redo"],
         begun: bool,
         end: Fragment | None = None,
         suspicion: str = "",
@@ -519,89 +517,89 @@ class Scheduler:
         `aside_ms`: how long the task stands aside.
         """
         ends = self._ends
-        reply = await self._link.run(
-            "requeue_task",
-            grant.task_id,
-            grant.epoch,
-            grant.token,
-            why,
-            cause,
-            b"1" if begun else b"0",
-            suspicion,
-            hold_ms,
-            *(end or ends.worker_lost),
-            *ends.no_worker,
-            *ends.timeout,
-            *(_repair_fields(repair) if repair else ()),
-            *(("unsent", b"1") if unsent else ()),
-            *(("by", by) if hold_ms else ()),
-            *(("grace", grace_ms) if grace_ms else ()),
-            *(("aside", aside_ms) if aside_ms else ()),
-        )
-        outcome = reply[0].decode()
+        ask = {
+            "id": grant.task_id,
+            "epoch": grant.epoch,
+            "token": grant.token,
+            "why": why,
+            "cause": cause,
+            "begun": begun,
+            "suspicion": suspicion or None,
+            "hold_ms": hold_ms or None,
+            "by": by,
+            "unsent": unsent,
+            "grace": grace_ms,
+            "aside_ms": aside_ms or None,
+            "ends": {
+                "lost": _fragment(end or ends.worker_lost),
+                "no_worker": _fragment(ends.no_worker),
+                "timeout": _fragment(ends.timeout),
+            },
+            "used": repair and used_of(repair.used),
+        }
+        known = {name: value for name, value in ask.items() if value is not None}
+        reply = await self._run("requeue", known, *((repair.payload,) if repair else ()))
+        said = decode_map(reply[0])
+        outcome = said["outcome"]
         if hold_ms and outcome != "stale":
             self.metrics.count(MODEL_COOLDOWNS, grant.model)
         if outcome == "ended":
-            if len(reply) > 4:
-                self.metrics.ended(_task_end(reply[4], reply[3]))
-                self._count_related_ends(reply[5])
-            return Ended(outcome, State.FAILED, reply[1].decode(), reply[2].decode(), reply[3])
+            data = said["data"].encode()
+            if "account" in said:
+                self.metrics.ended(_task_end(said["account"], data))
+                self._count_related_ends(said["ended"])
+            return Ended(outcome, State.FAILED, said["event_id"], said["kind"], data)
         if outcome == "queued":
-            self.metrics.count(TASKS_RETURNED, grant.queue, grant.model, cause)
-            model = reply[2].decode()
+            self.metrics.count(TASKS_RETURNED, grant.queue, grant.model, "repair" if repair else cause)
             if repair:
                 self.metrics.count(REPAIRS, grant.model, "begun")
-            if model != grant.asked:
+            if said["model"] != grant.asked:
                 failed = cause in ("failed", "falls")
-                self.metrics.fell_back(grant.asked, model, "failed" if failed else "unavailable")
-            return Ended(outcome, retry_at=_retry_at(reply[1])[0])
+                self.metrics.fell_back(grant.asked, said["model"], "failed" if failed else "unavailable")
+            return Ended(outcome, retry_at=_retry_at(said["later"])[0])
         return Ended(outcome)
 
     async def cancel(
         self, task_id: str, *, state: State, kind: str, end: Fragment, why: str, tombstone_ms: int = 0
     ) -> Ended:
         """End a task from outside, whatever it does. With `tombstone_ms`, a submit of it that comes later is refused."""
-        reply = await self._link.run(
-            "cancel_task",
-            task_id,
-            state,
-            kind,
-            end.rest,
-            end.code,
-            why,
-            self.limits.stop_grace_ms,
-            tombstone_ms,
-        )
-        outcome = reply[0].decode()
+        ask = {
+            "id": task_id,
+            "state": state,
+            "kind": kind,
+            **_fragment(end),
+            "why": why,
+            "grace_ms": self.limits.stop_grace_ms,
+        }
+        reply = await self._run("cancel", ask | ({"tombstone_ms": tombstone_ms} if tombstone_ms else {}))
+        said = decode_map(reply[0])
+        outcome = said["outcome"]
         if outcome == "ended":
-            self.metrics.ended(_task_end(reply[4], reply[3]))
-            self._count_related_ends(reply[5])
-            return Ended(outcome, reply[1].decode(), reply[2].decode(), kind, reply[3])
-        return Ended(outcome, reply[1].decode() if outcome == "over" else "")
+            data = said["data"].encode()
+            self.metrics.ended(_task_end(said["account"], data))
+            self._count_related_ends(said["ended"])
+            return Ended(outcome, said["state"], said["event_id"], kind, data)
+        return Ended(outcome, said.get("state", ""))
 
-    async def issue_permit(self, grant: Grant, unused_ms: int, used_ms: int, rest: bytes) -> EventRow | None:
-        """Give out the permit that a task was granted: its event is logged, of these fields and `expiresAt`, and returned. From
-        now on the store holds it, alone: for `unused_ms`, and once it is used for `used_ms` at most. None: the grant is over.
+    async def use_permit(self, task_id: str, nonce: str) -> tuple[Admitted, int, RetryAt]:
+        """Use the permit of a task, which works once over all replicas; a call of the same nonce may be repeated.
+
+        The permit then holds its slot until `release_permit`, or until its time is over. Return the outcome, the epoch that
+        `release_permit` needs, and when the next task of its model may start, if time alone is in the way.
         """
-        args = (grant.task_id, grant.epoch, grant.token, unused_ms, used_ms, rest, self.replica)
-        outcome, *event = await self._link.run("issue_permit", *args)
-        return EventRow(event[0].decode(), event[1]) if outcome == b"ok" else None
-
-    async def use_permit(self, task_id: str, epoch: int, nonce: str) -> tuple[Admitted, RetryAt]:
-        """Use the permit of this grant, which works once over all replicas; a call of the same nonce may be repeated.
-
-        The permit then holds its slot until `release_permit`, or until its time is over. Return the outcome, and when the next
-        task of its model may start, if time alone is in the way.
-        """
-        outcome, *later = await self._link.run("use_permit", task_id, epoch, nonce)
-        return Admitted(outcome.decode()), _retry_at(later[0])[0] if later else ()
+        said = decode_map((await self._run("use_permit", {"id": task_id, "nonce": nonce}))[0])
+        if "waited_ms" in said:
+            self.metrics.granted(said["queue"], said["model"], said["waited_ms"])
+        later = _retry_at(said.get("later", ()))[0]
+        return Admitted(said["outcome"]), said.get("epoch", 0), later
 
     async def release_permit(self, task_id: str, epoch: int, rest: bytes) -> PermitEnd:
-        """What was let in with the permit of this grant has ended: its task completes, with a terminal event of these fields."""
-        outcome, *account = await self._link.run("release_permit", task_id, epoch, rest)
-        if account:
-            self.metrics.ended(_task_end(account[0]))
-        return PermitEnd(outcome.decode())
+        """What was let in with a permit has ended: its task completes, with a terminal event of these fields."""
+        ask = {"id": task_id, "epoch": epoch, "rest": rest.decode()}
+        said = decode_map((await self._run("release_permit", ask))[0])
+        if "account" in said:
+            self.metrics.ended(_task_end(said["account"]))
+        return PermitEnd(said["outcome"])
 
     async def renew(
         self, held: Sequence[tuple[Grant, str, bool, int]], read: Iterable[str] = ()
@@ -616,65 +614,58 @@ class Scheduler:
         calls = max(-(-(len(held) + len(readers)) // MAX_RENEWED), 1)
         for at in range(0, calls * MAX_RENEWED, MAX_RENEWED):
             some = held[at : at + MAX_RENEWED]
-            args: list[Arg] = [limits.lease_ms, limits.deadline_grace_ms, len(some)]
-            for grant, worker, begun, output in some:
-                args.extend(
-                    (grant.task_id, grant.epoch, grant.token, worker, b"1" if begun else b"0", output)
-                )
-            args.extend(readers[max(at - len(held), 0) : max(at + MAX_RENEWED - len(held), 0)])
-            replies += await self._link.run("renew_leases", *args)
+            ask = {
+                "lease_ms": limits.lease_ms,
+                "grace_ms": limits.deadline_grace_ms,
+                "held": [
+                    (grant.task_id, grant.epoch, grant.token, worker, begun, output if output >= 0 else None)
+                    for grant, worker, begun, output in some
+                ],
+                "read": readers[max(at - len(held), 0) : max(at + MAX_RENEWED - len(held), 0)],
+            }
+            replies += decode_map((await self._run("renew", ask))[0])["replies"]
         return replies
 
     async def sweep(self) -> tuple[int, int]:
         """End what is out of time and requeue what was lost. Return ms until the next sweep, and tasks looked at."""
         ends, limits = self._ends, self.limits
-        reply = await self._link.run(
-            "sweep",
-            limits.lease_ms,
-            limits.stop_grace_ms,
-            *ends.timeout,
-            *ends.queue_timeout,
-            *ends.worker_lost,
-            *ends.no_worker,
-            *ends.left,
-            limits.max_retained_bytes,
-            *ends.unavailable,
-            ends.permit_unreported.rest,
-            *ends.permit_unused,
-            *ends.busy,
-        )
-        if reply[4]:
-            self.metrics.count(RESULTS_DROPPED, number=reply[4])
-            self._log_dropped(reply[4])
-        sentences = {
-            end.code: b"{%b}" % end.rest
-            for end in (
-                ends.worker_lost,
-                ends.timeout,
-                ends.queue_timeout,
-                ends.unavailable,
-                ends.permit_unused,
-                ends.busy,
-            )
+        named = {
+            "timeout": ends.timeout,
+            "queue_timeout": ends.queue_timeout,
+            "lost": ends.worker_lost,
+            "no_worker": ends.no_worker,
+            "left": ends.left,
+            "unavailable": ends.unavailable,
+            "permit_unreported": ends.permit_unreported,
+            "permit_unused": ends.permit_unused,
+            "busy": ends.busy,
         }
-        for account in reply[3]:
-            end = _task_end(account, sentences.get(account[4].decode(), b"{}"))
+        ask = {
+            "lease_ms": limits.lease_ms,
+            "grace_ms": limits.stop_grace_ms,
+            "max_kept_bytes": limits.max_retained_bytes,
+            "ends": {name: _fragment(end) for name, end in named.items()},
+        }
+        said = decode_map((await self._run("sweep", ask))[0])
+        if said["dropped"]:
+            self.metrics.count(RESULTS_DROPPED, number=said["dropped"])
+            self._log_dropped(said["dropped"])
+        sentences = {end.code: b"{%b}" % end.rest for end in named.values()}
+        for account in said["accounts"]:
+            end = _task_end(account, sentences.get(account["code"], b"{}"))
             if end.state in TERMINAL:
                 self.metrics.ended(end)
             else:
                 self.metrics.count(TASKS_RETURNED, end.queue, end.model, "lease")
-        for pair, number in zip(reply[5][::2], reply[5][1::2], strict=True):
-            model, other, cause = pair.decode().split("\n")
-            self.metrics.fell_back(model, other, cause, number)
-        self.on_overrides(reply[6])
-        return max(int(reply[0]) - int(reply[1]), 0), reply[2]
+        for moved in said.get("moved", ()):
+            self.metrics.fell_back(moved["model"], moved["to"], moved["why"], moved["number"])
+        self.outbox_full = said["outbox"] >= limits.max_outbox
+        self.on_overrides(said["overrides"].encode())
+        return said["next_ms"], said["looked_at"]
 
     async def position(self, task_id: str) -> Record | None:
         """What is known of a task; None when unknown or expired."""
-        reply = await self._link.run("read_task", task_id)
-        if not reply:
-            return None
-        return Record(Place(*reply[0]), int(reply[1]), _fields(reply[2:]))
+        return read_record(await self._run("read", {"id": task_id}))
 
     async def search(
         self,
@@ -693,9 +684,15 @@ class Scheduler:
         `running`: all that hold a slot; `recent`: the last 10,000 that were submitted. The second value is the task behind
         which to continue (`after`), '' when there are no more; it may come with less than `most`, or none.
         """
-        args = [text for pair in wanted.items() for text in pair]
-        reply = await self._link.run("search_tasks", source, after, look_at, most, *args)
-        return [(task_id.decode(), _fields(record)) for task_id, record in reply[1:]], reply[0].decode()
+        special = {name: wanted[name] for name in ("text",) if name in wanted}
+        times = {name: int(wanted[name]) for name in ("from", "to") if name in wanted}
+        others = {name: value for name, value in wanted.items() if name not in ("text", "from", "to")}
+        ask = {"source": source, "after": after, "look_at": look_at, "find": most, "wanted": others}
+        said, *parts = await self._run("search", ask | special | times)
+        records = [
+            decode_map(spec) | decode_map(run) for run, spec in zip(parts[::2], parts[1::2], strict=True)
+        ]
+        return [(record["id"], texts(record)) for record in records], decode_map(said)["after"]
 
     async def tasks_of_keys(self, keys: Iterable[str], cursor: str, look_at: int) -> tuple[list[str], str]:
         """Return tasks that wait or run and were submitted with one of these keys, of about `look_at` tasks; and where to
@@ -703,23 +700,21 @@ class Scheduler:
 
         '0' is the end, and where to begin. A task that is there all the while is found, maybe twice.
         """
-        reply = await self._link.run("find_by_key", cursor, look_at, *keys)
-        return [task_id.decode() for task_id in reply[1:]], reply[0].decode()
+        ask = {"cursor": cursor, "look_at": look_at, "keys": list(keys)}
+        said = decode_map((await self._run("find_by_key", ask))[0])
+        return said["ids"], said["cursor"]
 
     async def wait_estimates(self, lanes: Sequence[tuple[str, str]]) -> list[WaitEstimate]:
         """What would await a task that came now into lanes, each a queue and a model: rough estimates, of what is learnt."""
-        asked = [
-            self._link.command(
-                "HMGET", self._keys("model", model=model), "mean_ms", f"waiting:{queue}", f"drain:{queue}"
-            )
-            for queue, model in lanes
-        ]
+        asked = [self._link.command("HGET", self._keys("model", model=model), "state") for _, model in lanes]
         found = []
-        for reply in asked:
-            mean, waiting, drain = await reply
-            count, took, _ = _DRAIN.unpack(drain) if drain and len(drain) == _DRAIN.size else (0.0, 0.0, 0.0)
-            wait_ms = float(waiting or 0) * took / count if count >= 1 else 0.0
-            found.append(WaitEstimate(int(wait_ms), int(float(mean)) if mean else -1))
+        for (queue, _), reply in zip(lanes, asked, strict=True):
+            state = read_state(await reply)
+            lane = state.lanes.get(queue)
+            wait_ms = (
+                lane.waiting * lane.departures_ms / lane.departures if lane and lane.departures >= 1 else 0
+            )
+            found.append(WaitEstimate(int(wait_ms), int(state.mean_ms)))
         return found
 
     async def now_ms(self) -> int:
@@ -730,24 +725,30 @@ class Scheduler:
     async def erase_user(self, user: str, until_ms: int) -> tuple[int, int]:
         """Remove what is kept of this user's tasks that were submitted until then and have ended; how many, and how many more
         their workers have not let go yet: these are to be erased later. Tasks that end meanwhile are not included."""
-        removed = stopping = 0
-        for line in ("endings", "ended", "due"):
-            cursor = b"0"
-            while True:
-                reply = await self._link.run("erase_user", line, cursor, MAX_ERASED, user, until_ms)
-                cursor, more, held = reply
-                removed += more
-                stopping += held
-                if cursor == b"0":
-                    break
+        removed = stopping = number = 0
+        lines: list[int | str] = ["due", 0]
+        for line in lines:
+            cursor = None
+            while cursor != "0":
+                ask = {"line": line, "cursor": cursor or "0", "look_at": MAX_ERASED}
+                said = decode_map(
+                    (await self._run("erase_user", ask | {"user": user, "until_ms": until_ms}))[0]
+                )
+                cursor, number = said["cursor"], said["lines"]
+                removed += said["removed"]
+                stopping += said["stopping"]
+            if line != "due" and len(lines) <= number:
+                lines.append(len(lines) - 1)
         return removed, stopping
 
     async def record_action(
         self, actor: Actor, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> None:
         """Write into the audit record what an operator did that is no change of a setting."""
-        written = [msgspec.json.encode(before), msgspec.json.encode(after)]
-        await self._link.run("record_action", *actor, audit_mark(), action, target, *written)
+        values = {"before": _as_json(before), "after": _as_json(after)}
+        entry = {"action": action, "target": target, **values}
+        who = {"actor": actor.name, "address": actor.address, "mark": audit_mark()}
+        await self._run("record_action", {"action": entry | who})
 
     async def newest_audit_id(self) -> str | None:
         """The id of the newest entry of the audit record; None if there is none since the store began."""
@@ -761,23 +762,19 @@ class Scheduler:
 
         `owner`: the key and user whose task it must be; nothing happens to anybody else's, which is None like an unknown one.
         """
-        reply = await self._link.run(
-            "follow_task",
-            task_id,
-            self.replica,
-            b"1" if keep_alive else b"0",
-            b"0" if owner is None else b"1",
-            *(owner or ("", "")),
-        )
-        return Record(Place(*reply[0]), int(reply[1]), _fields(reply[2])) if reply else None
+        ask: dict[str, Any] = {"id": task_id, "replica": self.replica, "keeps": keep_alive}
+        return read_record(await self._run("follow", ask | ({"owner": owner} if owner else {})))
 
     async def page(self, task_id: str, after: str, most: int, *, held: bool = True) -> list[Entry] | None:
         """A part of a task's log behind an event id ('-': from its beginning); it ends when it reaches `most` bytes.
 
         [] at the log's end. None when `held` and the log does not hold that event.
         """
-        reply = await self._link.run("read_log", task_id, after, b"1" if held else b"0", most)
-        return [_entry(e) for e in reply[0]] if reply else None
+        ask = {"id": task_id, "held": held and after != "-", "bytes": most} | (
+            {"after": after} if after != "-" else {}
+        )
+        said, *blobs = await self._run("read_log", ask)
+        return list(read_entries(blobs)) if decode_map(said)["known"] else None
 
     async def last_event(self, task_id: str) -> Entry | None:
         """The newest event of a task's log."""
@@ -786,14 +783,11 @@ class Scheduler:
 
     async def log_tops(self, task_ids: Sequence[str]) -> list[Top | None]:
         """Where several tasks stand, in one round trip; None for those unknown."""
-        replies = [
-            self._link.command("HMGET", self._keys("task", id=i), "state", "epoch", "top_seq")
-            for i in task_ids
-        ]
+        replies = [self._link.command("HGET", self._keys("task", id=i), "run") for i in task_ids]
         found: list[Top | None] = []
         for reply in replies:
-            state, epoch, seq = await reply
-            found.append(Top(state.decode(), int(epoch or 0), int(seq or 0)) if state else None)
+            run = decode_map(packed) if (packed := await reply) else None
+            found.append(Top(run["state"], run.get("epoch", 0), run.get("top", 0)) if run else None)
         return found
 
     async def payload(self, task_id: str) -> bytes | None:
@@ -808,12 +802,12 @@ class Scheduler:
 
     async def mark_read(self, task_id: str) -> None:
         """Its caller has read the end of a task: from now on it is kept for a shorter time, where the task asks for that."""
-        await self._link.run("mark_read", task_id)
+        await self._run("mark_read", {"id": task_id})
 
     async def delete_task(self, task_id: str) -> bool:
         """Delete what is kept of a task: immediately, or as soon as it has ended and holds no slot.
         Whether it is gone."""
-        return int(await self._link.run("delete_task", task_id)) != 0
+        return bool(decode_map((await self._run("delete", {"id": task_id}))[0])["gone"])
 
     def mark_ticket_used(self, task_id: str, until: int, ms: int) -> asyncio.Future[Any]:
         """Remember for `ms` that the ticket of a task whose own time ends at `until` (ms) is used."""
@@ -833,23 +827,31 @@ class Scheduler:
     ) -> asyncio.Future[Any]:
         """Say which models this replica's workers serve, for `hold_ms`. What is not named stays as it was said before.
 
-        `upstreams`: each model and upstream, of models with a named one. The reply is how many models were refused: the
-        pool knows 20,000 names at most.
+        `upstreams`: each model and upstream, of models with a named one. `parse_offer` reads the reply.
         """
-        through = [part for pair in upstreams for part in pair]
-        said: list[Arg] = [len(upstreams), *through, len(models), *models, *withdrawn]
-        return self._link.run("offer_models", self.replica, hold_ms, grace_ms, *said)
+        through: dict[str, list[str]] = {}
+        for model, upstream in upstreams:
+            through.setdefault(model, []).append(upstream)
+        ask = {"models": models, "withdrawn": withdrawn, "upstreams": through}
+        return self._run("offer", ask | {"replica": self.replica, "hold_ms": hold_ms, "grace_ms": grace_ms})
+
+    @staticmethod
+    def parse_offer(reply: Any) -> int:
+        """Return how many models `offer` refused: the pool knows 20,000 names at most."""
+        return int(decode_map(reply[0])["refused"])
 
     def update_presence(self, update: PresenceUpdate, hold_ms: int) -> asyncio.Future[Any]:
         """Say who the workers of this replica are, as far as that has changed, and that the rest holds for `hold_ms`.
 
-        The reply is how many fields the store knows now: another number than the caller expects means that it lost some.
+        `parse_presence` reads the reply.
         """
-        fields = [part for field in update.fields.items() for part in field]
-        begin = b"1" if update.reset else b"0"
-        return self._link.run(
-            "update_presence", self.replica, hold_ms, begin, len(update.gone), *update.gone, *fields
-        )
+        ask = {"replica": self.replica, "hold_ms": hold_ms, "reset": update.reset, "gone": update.gone}
+        return self._run("present", ask | {"fields": update.fields})
+
+    @staticmethod
+    def parse_presence(reply: Any) -> int:
+        """Return how many fields the store knows of the replica now: if it should know others, it has lost some."""
+        return int(decode_map(reply[0])["known"])
 
     async def configure(
         self,
@@ -863,11 +865,16 @@ class Scheduler:
         What it does not say is no longer set; what was changed while running stays as it was changed. It is not set while another
         replica lives whose version is newer (ask again), or if what holds says the same. `link`: a connection that is being made.
         """
-        said = configuration(queues, models)
-        outcome, effective, born = await (link or self._link).run(
-            "configure", self.replica, version.modified_ms, version.read_ms, hash_of(said), *said
-        )
-        return ConfigStatus(outcome.decode(), read_configuration(effective), born.decode())
+        settings = configuration(queues, models)
+        ask = {
+            "replica": self.replica,
+            "modified_ms": version.modified_ms,
+            "read_ms": version.read_ms,
+            "hash": hash_of(settings),
+            "settings": settings,
+        }
+        said = decode_map((await (link or self._link).run("configure", _pack(ask)))[0])
+        return ConfigStatus(said["outcome"], read_configuration(said["version"].encode()), said["born"])
 
     async def effective_configuration(self) -> tuple[Configuration | None, str]:
         """The configuration in effect, and `ConfigStatus.born`; None and '' in a store that was never configured."""
@@ -879,8 +886,9 @@ class Scheduler:
         command, keys = self._link.command, self._keys
         version = command("HGET", keys("pool"), "version")
         configured = command("HGETALL", keys("configured"))
-        packed, texts = await version, _fields(await configured)
-        return read_configured(None if packed is None else read_configuration(packed), texts)
+        packed, pairs = await version, iter(await configured)
+        settings = {field.decode(): decode_map(values) for field, values in zip(pairs, pairs, strict=True)}
+        return read_configured(None if packed is None else read_configuration(packed), settings)
 
     async def override(
         self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor
@@ -891,28 +899,27 @@ class Scheduler:
         They hold from the next decision on, on every replica, until a value of None restores what is configured. No other
         override of the queue or model sets them any more. The audit log entry is written in the same step.
         """
-        asked = {
+        unknown = values.keys() - settings_of(kind).keys()
+        if unknown:
+            raise KeyError(*unknown)
+        ask = {
             "id": new_override_id(),
             "target": kind,
             "name": name,
-            "settings": {setting: encode(kind, setting, value) for setting, value in values.items()},
+            "settings": {setting: value for setting, value in values.items() if value is not None},
+            "unset": [setting for setting, value in values.items() if value is None],
             "who": actor.name,
             "address": actor.address,
             "mark": audit_mark(),
         }
-        reply = await self._link.run("set_settings", msgspec.msgpack.encode(asked))
-        if reply[0] == b"unknown":
+        reply, *changed = await self._run("set_settings", ask)
+        said = decode_map(reply)
+        if said["outcome"] == "unknown":
             return None
-        if reply[0] == b"full":
+        if said["outcome"] == "full":
             raise OverflowError("there are too many overrides")
-        before, after = (
-            {
-                setting: decode(kind, setting, text)
-                for setting, text in msgspec.json.decode(raw or b"{}").items()
-            }
-            for raw in reply[2:4]
-        )
-        return Change(before, after, reply[1].decode())
+        before, after = map(decode_values, changed)
+        return Change(before, after, said["audit"])
 
     async def force_breaker(
         self, model: str, upstream: str, state: Literal["open", "closed", "auto"], actor: Actor
@@ -920,29 +927,22 @@ class Scheduler:
         """Have the breaker of an upstream open or closed, or let it go by itself. What it was before, and the id of the entry in
         the audit record, which is written in the same step. Raises LookupError: no worker names such an upstream.
         """
-        reply = await self._link.run(
-            "force_breaker", model, upstream, state, *actor, audit_mark(), self.replica
-        )
-        if reply[0] == b"unknown":
+        who = {"who": actor.name, "address": actor.address, "mark": audit_mark(), "replica": self.replica}
+        ask = {"model": model, "upstream": upstream, "state": state} | who
+        said = decode_map((await self._run("force_breaker", ask))[0])
+        if said["outcome"] == "unknown":
             raise LookupError(upstream)
-        if reply[0] == b"too_many":
+        if said["outcome"] == "too_many":
             raise OverflowError("more upstreams are known than there may be")
-        return reply[2].decode(), reply[1].decode()
+        return said["before"], said["audit"]
 
     async def effective(self, kind: Kind, name: str) -> EffectiveSettings:
         """What holds for a queue or model."""
         key = self._keys("queue", queue=name) if kind == "queue" else self._keys("model", model=name)
-        names = list(settings_of(kind))
-        stored = self._link.command("HMGET", key, *names)
-        changed = self._link.command(
-            "HMGET", self._keys("overridden"), *(f"{kind[0]}:{name}:{setting}" for setting in names)
-        )
-        values, overrides = await stored, await changed
-
-        def known(replies: list[bytes | None]) -> dict[str, Value]:
-            return {n: decode(kind, n, raw.decode()) for n, raw in zip(names, replies, strict=True) if raw}
-
-        return EffectiveSettings(known(values), known(overrides))
+        stored = self._link.command("HGET", key, "settings")
+        configured = self._link.command("HGET", self._keys("configured"), f"{kind[0]}:{name}")
+        packed, below = await stored, await configured
+        return effective(kind, decode_values(packed), decode_values(below))
 
 
 def _ignore(version: bytes) -> None:
@@ -951,147 +951,172 @@ def _ignore(version: bytes) -> None:
 
 def configuration(
     queues: Mapping[str, Mapping[str, Value]], models: Mapping[str, Mapping[str, Value]]
-) -> list[Arg]:
-    """What a configuration says, as settings and their values in turn."""
-    args: list[Arg] = []
-    for name, values in queues.items():
-        for pair in fields_of("queue", name, values):
-            args.extend(pair)
-    for name, values in models.items():
-        for pair in fields_of("model", name, values):
-            args.extend(pair)
-    return args
+) -> dict[str, dict[str, Value]]:
+    """Return what a configuration says, as `configured` keeps it: by kind and name."""
+    said = [("q", name, values) for name, values in queues.items()]
+    said += [("m", name, values) for name, values in models.items()]
+    return {
+        f"{kind}:{name}": {setting: value for setting, value in values.items() if value is not None}
+        for kind, name, values in said
+    }
 
 
-def _record_of(task: TaskSpec) -> list[Arg]:
-    """What a task's record holds as the caller said it (keys.py, RECORD), each name and its value: only what was said."""
-    fields: list[Arg] = ["type", task.task_type, "ttl", task.keep_ms]
-    if task.key:
-        fields += ("key_id", task.key)
-    if task.estimated_input:
-        fields += ("input_tokens", task.estimated_input)
-    if task.max_input > task.estimated_input:
-        fields += ("max_input", task.max_input)
-    if task.max_output:
-        fields += ("max_output", task.max_output)
-    elif task.answers > 1:
-        fields += ("answers", task.answers)
-    if task.weight != 1:
-        fields += ("weight", task.weight)
-    if task.priority > 0:
-        fields += ("priority", task.priority)
-    if task.run_ms > 0:
-        fields += ("run_limit", task.run_ms)
-    if task.max_tries:
-        fields += ("max_tries", task.max_tries)
-    if task.linger_ms > 0:
-        fields += ("linger", task.linger_ms)
-    if task.waiting:
-        fields += ("waiting", b"1")
-    if task.stream:
-        fields += ("stream", b"1")
-    if task.metadata:
-        fields += ("metadata", task.metadata)
-    if task.asked:
-        fields += ("route", task.asked)
-    if task.template:
-        fields += ("template", task.template)
-    if task.fallbacks:
-        fields += ("fallbacks", task.fallbacks, "fallback_after", task.fallback_after_ms)
-    if task.model_omitted:
-        fields += ("model_omitted", b"1")
-    if task.traceparent:
-        fields += ("traceparent", task.traceparent)
-    if task.request_id:
-        fields += ("request_id", task.request_id)
-    if task.price:
-        fields += ("price", task.price)
-    if task.uses:
-        fields += ("token_use", task.uses)
-    if task.answer:
-        fields += ("schema", task.answer)
-    if task.repair:
-        fields += ("repair", b"1")
-    if task.archive_ms:
-        beside = " l" if task.archive_log else " r" if task.archive_request else ""
-        fields += ("archive", f"{task.archive_ms}{beside}")
-    if task.after_read_ms:
-        fields += ("keep_after_read", task.after_read_ms)
-    if task.has_webhooks:
-        fields += ("webhooks", b"1")
-    return fields
+def spec_of(task: TaskSpec) -> dict[str, Any]:
+    """Return what a record holds as the caller said it (keys.py, SPEC): only what was said."""
+    fields = {
+        "id": task.id,
+        "model": task.model,
+        "queue": task.queue,
+        "user": task.user,
+        "type": task.task_type,
+        "ttl": task.keep_ms,
+        "key_id": task.key,
+        "priority": max(task.priority, 0),
+        "weight": task.weight if task.weight != 1 else 0,
+        "input_tokens": task.estimated_input,
+        "max_input": task.max_input if task.max_input > task.estimated_input else 0,
+        "max_output": task.max_output,
+        "answers": task.answers if task.answers > 1 and not task.max_output else 0,
+        "timeout_ms": task.timeout_ms,
+        "wait_ms": task.wait_ms,
+        "whole_wait": task.whole_wait,
+        "run_limit": task.run_ms,
+        "max_tries": task.max_tries,
+        "linger_ms": task.linger_ms,
+        "waiting": task.waiting,
+        "stream": task.stream,
+        "metadata": task.metadata.decode(),
+        "model_omitted": task.model_omitted,
+        "traceparent": task.traceparent,
+        "request_id": task.request_id,
+        "route": task.asked,
+        "template": task.template,
+        "keep_after_read": task.after_read_ms,
+        "token_use": task.uses,
+        "price": task.price,
+        "quota": task.quota,
+        "fallbacks": task.fallbacks,
+        "fallback_after": task.fallback_after_ms if task.fallbacks else 0,
+        "schema": task.answer,
+        "repair": task.repair,
+        "idempotency": task.idempotency,
+        "archive": task.archive_ms,
+        "archive_log": task.archive_log,
+        "keep_request": task.archive_request,
+        "webhooks": task.has_webhooks,
+        "limits": (task.key_limits, task.user_limits) if task.key_limits or task.user_limits else None,
+        "permit": task.permit and task.permit._asdict(),
+    }
+    said = {name: value for name, value in fields.items() if value}
+    if not EXTRAS.isdisjoint(said):
+        said["extras"] = True
+    return said
 
 
-def _start_of(chain: ChainStart | None, limits: Limits) -> list[Arg]:
-    """The arguments of `submit` for a chain: how many, and those."""
-    if chain is None:
-        return [0]
-    args: list[Arg] = [*chain.stage, chain.of, chain.plan, chain.head, chain.request, chain.reserve]
-    args.append(limits.stop_grace_ms)
-    args.extend(_parts_of(chain.parts))
-    return [len(args), *args]
+EXTRAS = frozenset(
+    (
+        *("keep_after_read", "token_use", "price", "quota", "fallbacks", "schema", "repair", "idempotency"),
+        *("archive", "keep_request", "limits", "webhooks", "permit"),
+    )
+)
+"""What says that a task uses a feature: the scripts call features only for such tasks."""
 
 
-def _parts_of(parts: Sequence[Part]) -> Iterable[Arg]:
-    return itertools.chain.from_iterable(parts)
+def _pack(said: Mapping[str, Any]) -> bytes:
+    return _ENCODER.encode(said)
 
 
-def _entry_of(entry: StageEntry) -> list[Arg]:
-    """The arguments of `advance` for the next stage."""
-    task = entry.task
-    args: list[Arg] = ["entry", *entry.stage, task.model, task.queue, task.payload, task.wait_ms, task.quota]
-    return [*args, entry.reserve, len(entry.parts), *_parts_of(entry.parts), *_record_of(task)]
+def _as_json(values: Mapping[str, Any]) -> str:
+    """Return what a script stores as it is: Lua knows neither null nor an empty map."""
+    return msgspec.json.encode(values).decode()
 
 
-def _end_of(end: ChainEnd) -> list[Arg]:
-    """The arguments of `advance` for a chain's end."""
-    stage = end.stage or Stage(-1, "")
-    return ["end", end.state, end.code, *end.terminal, *stage, end.model, end.queue]
+def _fragment(end: Fragment) -> dict[str, Any]:
+    return {"rest": end.rest.decode(), "code": end.code}
 
 
-def _read_chain(reply: list[Any]) -> Chain:
-    state, stage, of, parts, begun, done, *flat = reply
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    results: dict[tuple[int, int], bytes] = {}
-    used: dict[tuple[int, int], Used] = {}
-    for field, value in fields.items():
-        kind, _, place = field.decode().partition(":")
-        at, _, part = place.partition(".")
-        if kind == "result":
-            results[int(at), int(part or -1)] = value
-        elif kind == "usage":
-            used[int(at), int(part or -1)] = read_used(value.decode())
-    at_stage, _ = read_stage(stage.decode())
-    plan, head = fields.get(b"plan", b""), fields.get(b"head", b"")
-    return Chain(State(state.decode()), at_stage, int(of), parts, begun, done, plan, head, results, used)
+OF_STAGE = frozenset(
+    (
+        *(
+            "model",
+            "queue",
+            "wait_ms",
+            "type",
+            "route",
+            "template",
+            "input_tokens",
+            "max_input",
+            "max_output",
+            "answers",
+        ),
+        *("run_limit", "stream", "model_omitted", "schema", "repair", "price", "fallbacks", "fallback_after"),
+        *("parts", "part_inputs"),
+    )
+)
+"""What a stage says of its task; the rest the chain has from its submission."""
 
 
-def _repair_fields(repair: Repair) -> tuple[Arg, ...]:
-    used = repair.used
-    return ("payload", repair.payload, "input", used.input, "output", used.output, "more", used.more)
+def stage_of(stage: Stage) -> str:
+    """Return a stage that runs in place, as a record names it."""
+    return f"{stage.number} - {stage.name}"
 
 
-def _task_end(account: list[Any], error: bytes = b"{}") -> TaskEnd:
-    """What an account says (endings.lua). `error`: the end's data, where it is at hand."""
-    queue, model, task_type, state, code, total_ms, ran_ms, *whose = account
-    task_id, request_id, user, asked, worker, attempt = (value.decode() for value in whose)
+def parts_of(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return what a record says of the parts of its stage; nothing, if it runs in place."""
+    if not parts:
+        return {}
+    inputs = [
+        (part.estimated_input, part.max_input if part.max_input > part.estimated_input else None)
+        for part in parts
+    ]
+    return {
+        "parts": len(parts),
+        "part_inputs": inputs,
+        "input_tokens": sum(part.estimated_input for part in parts),
+    }
+
+
+def _read_chain(reply: Sequence[bytes]) -> Chain:
+    packed, plan, head, *results = reply
+    said = decode_map(packed)
+
+    def place(text: str) -> tuple[int, int]:
+        at, _, part = text.partition(".")
+        return int(at), int(part or -1)
+
+    found = dict(zip(map(place, said["results"]), results, strict=True))
+    used = {place(text): read_used(one) for text, one in (said["used"] or {}).items()}
+    at_stage, _ = read_stage(said["stage"])
+    state, numbers = State(said["state"]), (said["of"], said["parts"], said["begun"], said["done"])
+    return Chain(state, at_stage, *numbers, plan, head, found, used)
+
+
+def _task_end(account: Mapping[str, Any], error: bytes = b"{}") -> TaskEnd:
+    """Return what an account says (ending.lua). `error`: the end's data, where it is at hand."""
+    ended = EndedTask(
+        account["id"],
+        account["request_id"],
+        account["user"],
+        account["asked"],
+        account["worker"],
+        account["attempt"],
+        error_message_of(error),
+    )
     return TaskEnd(
-        queue.decode(),
-        model.decode(),
-        task_type.decode(),
-        State(state.decode()),
-        code.decode(),
-        total_ms,
-        ran_ms,
-        task=EndedTask(task_id, request_id, user, asked, worker, int(attempt), error_message_of(error)),
-        user=user,
+        account["queue"],
+        account["model"],
+        account["type"],
+        State(account["state"]),
+        account["code"],
+        account["total_ms"],
+        account["ran_ms"],
+        task=ended,
+        user=account["user"],
     )
 
 
 def _entry(raw: list[Any]) -> Entry:
-    epoch, _, seq = raw[0].partition(b"-")
-    fields = raw[1]
-    return Entry(int(epoch), int(seq), fields[1].decode(), fields[3])
+    return next(read_entries([raw[0], raw[1][1], raw[1][3]]))
 
 
 def _fields(flat: list[bytes]) -> dict[str, str]:
@@ -1099,9 +1124,6 @@ def _fields(flat: list[bytes]) -> dict[str, str]:
     return {name.decode(): value.decode("utf-8", "replace") for name, value in zip(pairs, pairs, strict=True)}
 
 
-def _retry_at(flat: list[Any]) -> tuple[RetryAt, ClosedUpstreams]:
-    if not flat:
-        return (), ()
-    parts = iter(flat)
-    rows = [(model.decode(), ms, shut) for model, ms, shut in zip(parts, parts, parts, strict=True)]
-    return tuple((model, ms) for model, ms, _ in rows), tuple((model, ms) for model, ms, shut in rows if shut)
+def _retry_at(later: Sequence[Mapping[str, Any]]) -> tuple[RetryAt, ClosedUpstreams]:
+    times = tuple((one["model"], one["ms"]) for one in later)
+    return times, tuple((one["model"], one["ms"]) for one in later if one.get("upstream"))

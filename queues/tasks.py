@@ -91,8 +91,8 @@ class TaskSpec(msgspec.Struct):
     """The name that its caller gave, where more than one model may run it."""
     template: str = ""
     """What its payload was made of: name, version and locale of the template."""
-    fallbacks: str = ""
-    """Models that it may fall back to, a line for each: the model, a tab, and what it costs there, packed."""
+    fallbacks: Sequence[tuple[str, str]] = ()
+    """Models that it may fall back to, and what each costs, packed ('': nothing)."""
     fallback_after_ms: int = 0
     """It falls back while its model is in a cooldown or throttled for longer than that."""
     model_omitted: bool = False
@@ -102,13 +102,15 @@ class TaskSpec(msgspec.Struct):
     any JSON object; '' = anything."""
     repair: bool = False
     """If that does not match, and no reader has seen any of it, its model is asked again once."""
-    uses: str = ""
+    uses: tuple[int, int, str] | None = None
     """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
     under which they are counted."""
-    idempotency: str = ""
-    """What names it besides its id, packed (`idempotency.pack`); '' = nothing."""
+    idempotency: Mapping[str, str | int] | None = None
+    """What names it besides its id (`idempotency.pack`)."""
     idempotency_key: str = ""
     """The same as its caller said it, for answers."""
+    permit: "Permit | None" = None
+    """What the task waits for; None = a worker."""
     again: bool = False
     """It is submitted by this id until that is answered, without a waiting caller: a submission of unknown
     outcome is not cancelled, and a rejection does not count as the caller's."""
@@ -119,6 +121,17 @@ class TaskSpec(msgspec.Struct):
             setattr(self, name, getattr(other, name))
 
 
+class Permit(NamedTuple):
+    """A permit to call an endpoint, which the store issues when the task's turn has come."""
+
+    event: str
+    """Fields of its event, without braces; when it expires is added."""
+    unused_ms: int
+    """How long it can be used."""
+    used_ms: int
+    """How long a used one holds its slot, unless its end is reported."""
+
+
 _OF_A_PLAN = (
     *("model", "queue", "payload", "estimated_input", "max_input", "max_output", "answers"),
     *("timeout_ms", "wait_ms", "whole_wait", "run_ms", "max_tries", "price", "quota", "downgrade"),
@@ -127,7 +140,7 @@ _OF_A_PLAN = (
 
 
 class Grant(NamedTuple):
-    """The right to run one task once. Fields in the order in which `describe` in grants.lua gives them."""
+    """The right to run one task once."""
 
     task_id: str
     attempt: int
@@ -163,8 +176,10 @@ class Grant(NamedTuple):
     """There is another model to fall back to."""
     answer: str = ""
     """What its finished text must be (`TaskSpec.answer`)."""
-    repair: str = ""
-    """Whether that may be asked for again, as the record's field `repair` says it: see `repairs` and `repaired`."""
+    repairs: bool = False
+    """Whether an answer that does not match may be asked for again."""
+    repaired: "Used | None" = None
+    """What an answer used that this attempt repairs, and that counts in addition to its own."""
     report_sent: bool = False
     """Its model has windows: call `Scheduler.sent` when its request has left."""
     max_tries: int = 0
@@ -173,16 +188,6 @@ class Grant(NamedTuple):
     """What it runs of a chain: see `chains.running`; '' = its task is none."""
     last_lost: str = ""
     """Why it may be the reason that a worker was lost, as the record's field has it: see `suspects.py`."""
-
-    @property
-    def repairs(self) -> bool:
-        """Whether an answer that does not match may be asked for again."""
-        return self.repair == "1"
-
-    @property
-    def repaired(self) -> "Used | None":
-        """What an answer used that this attempt repairs, and that counts in addition to its own; None of any other attempt."""
-        return read_repair(self.repair) if self.repair else None
 
 
 class Place(NamedTuple):
@@ -346,15 +351,6 @@ class Used(NamedTuple):
 _NOTHING_MORE = Used()[2:]
 
 
-def read_repair(field: str) -> Used | None:
-    """What the record's field `repair` says of an answer that was asked for again; None where there was none that counts."""
-    said = field.split()
-    if len(said) < 7:
-        return None
-    read, wrote, cached, reasoning, estimated = map(int, said[1:6])
-    return Used(read, wrote, cached, reasoning, estimated == 1)
-
-
 class Repair(NamedTuple):
     """Lets a task be done once more, with another payload: its answer was finished, and is not what it must be."""
 
@@ -408,17 +404,8 @@ class Ended(msgspec.Struct, frozen=True):
 HTTP = "http"
 """The type of tasks that are requests to an endpoint, which a worker makes: the model is the endpoint's. So it is of the next."""
 PERMIT = "permit"
-"""The type of tasks that are granted a permit to call an endpoint oneself."""
+"""The type of tasks that wait for a permit to call an endpoint oneself."""
 OF_ENDPOINTS = frozenset({HTTP, PERMIT})
-PERMIT_HOLDER = "permits"
-"""The worker that takes them: any replica itself."""
-
-
-class EventRow(NamedTuple):
-    """An event that a script has logged."""
-
-    id: str
-    data: bytes
 
 
 class Admitted(enum.StrEnum):
@@ -428,7 +415,7 @@ class Admitted(enum.StrEnum):
     USED = "used"
     """Before, by another call."""
     OVER = "over"
-    """It was not used in time, its task was cancelled, or a later attempt has another permit."""
+    """It was not used in time, or its task was cancelled."""
     UNKNOWN = "unknown"
 
 
@@ -441,6 +428,10 @@ class PermitEnd(enum.StrEnum):
     UNUSED = "unused"
     """The permit was not used."""
     UNKNOWN = "unknown"
+
+
+class _Used(msgspec.Struct):
+    used_at: int = 0
 
 
 class Record(NamedTuple):
@@ -473,13 +464,13 @@ class Record(NamedTuple):
     @property
     def archives_log(self) -> bool:
         """Whether its log is to go to SQL, and is not known to be there."""
-        return self.fields.get("archive", "").endswith("l")
+        return "archive" in self.fields and "archive_log" in self.fields
 
     @property
     def permit_used_ms(self) -> int | None:
         """When the permit of the task was used, ms; 0: not yet. None: none is out."""
-        permit = self.fields.get("permit", "").split(" ") if self.state is State.EXECUTING else [""]
-        return int(permit[3]) if len(permit) > 3 else None
+        permit = self.fields.get("permit") if self.state is State.EXECUTING else None
+        return msgspec.json.decode(permit, type=_Used).used_at if permit else None
 
     def number(self, field: str) -> int:
         """A numeric field; 0 when absent."""
@@ -492,7 +483,7 @@ class Record(NamedTuple):
             task_id=task_id,
             attempt=self.number("attempt"),
             epoch=self.number("epoch"),
-            token=fields.get("grant_token", ""),
+            token=fields.get("token", ""),
             model=fields["model"],
             queue=fields["queue"],
             task_type=fields.get("type", ""),

@@ -5,7 +5,8 @@ what is newer while a replica lives that runs it; of files of the same time the 
 before a rollout changes nothing when it connects again, and a rollout that is rolled back ends with its replicas.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -38,10 +39,10 @@ class ConfigStatus(NamedTuple):
     """Names the data of the store: another one than before means that it was emptied meanwhile."""
 
 
-def hash_of(settings: Sequence[object]) -> str:
-    """Names what a configuration says: pairs of a setting and its value, in any order."""
-    pairs = sorted(f"{name}={value}" for name, value in zip(settings[::2], settings[1::2], strict=True))
-    return sha256("\n".join(pairs).encode()).hexdigest()[:12]
+def hash_of(settings: Mapping[str, Mapping[str, object]]) -> str:
+    """Return a name of what a configuration says: by queue and model, settings and their values, in any order."""
+    said = {place: {name: str(value) for name, value in values.items()} for place, values in settings.items()}
+    return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def read_configuration(packed: bytes) -> Configuration:

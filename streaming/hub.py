@@ -433,7 +433,7 @@ class Hub(Periodic):
         """`async with`: follow a task: its record, and a reader that stands before its first event. None when it is unknown, or
         not that of the `owner` (key and user): then nothing has happened to it.
 
-        From here on no event is missed: those up to the record's `top_seq` are in the log, later ones come by themselves.
+        From here on no event is missed: those up to the record's `top` are in the log, later ones come by themselves.
         """
         return Subscription(self, task_id, keep_alive, owner)
 
@@ -446,7 +446,7 @@ class Hub(Periodic):
         record = await self._scheduler.follow(feed.task_id, keep_alive=keep_alive, owner=owner)
         if record is None:
             return None
-        top = record.number("top_seq")
+        top = record.number("top")
         epoch, _ = parse_event_id(record.fields.get("end_id") or f"{record.epoch}-{top}")
         if not feed.lost and not feed.agrees(epoch, top):
             feed.invalidate()

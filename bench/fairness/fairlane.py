@@ -11,6 +11,7 @@ from tests.contract.store.store import World, drive
 from tests.support import fair_model
 
 from bench.fairness.simulator import SECOND, Estimate, Task
+from fairlane.queues.replies import decode_map
 from fairlane.queues.rules import Value
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import End, Fragment, Grant, Rejection, State, TaskSpec, Used
@@ -152,8 +153,8 @@ class Fairlane:
         return self._world.now_ms - self._grants[task].granted_ms
 
     def _compare_charge(self, task: Task) -> None:
-        account = self._world.call("HGET", self._world.keys("task", id=_id(task)), "account")
-        charged, due = int(account.split()[0]), self._twins[task].charged
+        run = decode_map(self._world.call("HGET", self._world.keys("task", id=_id(task)), "run"))
+        charged, due = run["account"]["cost"], self._twins[task].charged
         if charged != due:
             raise Disagreement(f"after {self._now_us} us {_id(task)} was charged {charged}, the rule {due}")
 

@@ -101,7 +101,7 @@ class Caller:
     """The payer of the key's tasks; None: no payment."""
     claims: Claims | None = None
     """The claims of the caller's signed token; None: the caller presented a key."""
-    uses: str = ""
+    uses: tuple[int, int, str] | None = None
     """The token whose uses the caller's tasks count against (`Claims.counted`)."""
 
     @property

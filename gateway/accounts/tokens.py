@@ -81,12 +81,12 @@ class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             return "max_completion_tokens", self.max_completion_tokens
         return None
 
-    def counted(self, key_id: str, now_s: float) -> str:
-        """Return the counter that a task of this token uses, as the scheduler takes it; '': uses are unlimited."""
+    def counted(self, key_id: str, now_s: float) -> tuple[int, int, str] | None:
+        """Return the counter that a task of this token uses, as the scheduler takes it; None: uses are unlimited."""
         if self.uses is None:
-            return ""
+            return None
         left_ms = int(max(self.exp + LEEWAY_S - now_s, 0) * 1000)
-        return f"{self.uses} {left_ms + KEPT_MS} {key_id}/{self.jti}"
+        return self.uses, left_ms + KEPT_MS, f"{key_id}/{self.jti}"
 
     @property
     def only_model(self) -> str | None:

@@ -160,7 +160,12 @@ async def _read_request(
     if permit and stream and not asynchronous and options.on_disconnect is None:
         options.on_disconnect = "cancel"
     subject = idempotency.key if idempotency else task_id
-    task = endpoint_task(tasks.current, caller, target, task_type, options, task_id=task_id, subject=subject)
+    task = endpoint_task(
+        *(tasks.current, caller, target, task_type, options),
+        task_id=task_id,
+        subject=subject,
+        permit=tasks.gate.permit,
+    )
     name_task(task, idempotency)
     trace(request, task)
     if asynchronous or (permit and not stream):

@@ -96,7 +96,10 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, fields: RawObjec
     options = Options(wait=False, priority=priority)
     try:
         task = endpoint_task(
-            tasks.current, caller, target, TYPES[kind], options, task_id=task_id, subject=subject
+            *(tasks.current, caller, target, TYPES[kind], options),
+            task_id=task_id,
+            subject=subject,
+            permit=tasks.gate.permit,
         )
     except ApiError as error:
         error.param = _PARAMS.get(error.param or "", error.param)

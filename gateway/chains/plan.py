@@ -40,7 +40,7 @@ class Runs(Struct, frozen=True, omit_defaults=True):
     route: bool = False
     """More than one model may run it, or another than was named."""
     price: str = ""
-    fallbacks: str = ""
+    fallbacks: tuple[tuple[str, str], ...] = ()
     fallback_after_ms: int = 0
     wait_ms: int = 0
     run_ms: int = 0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints, target_of
+from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints
 from fairlane.workers.adapters.endpoints.headers import Header
 from fairlane.workers.adapters.targets import Target
 
@@ -68,17 +68,3 @@ def worker_payload(endpoints: Endpoints, model: str, payload: bytes) -> bytes | 
     }
     whole = msgspec.json.encode(request)
     return b'%b,"rules":%b}' % (whole[:-1], msgspec.json.encode(rules))
-
-
-def permit_of(endpoints: Endpoints, model: str, payload: bytes) -> tuple[Endpoint, str] | None:
-    """Return the current endpoint of a permit, and the URL that the client will call; None: it issues no permits any more, or not
-    for this URL."""
-    endpoint = endpoints.of_model(model)
-    if endpoint is None:
-        return None
-    try:
-        url = _decoder.decode(payload).url
-        fits = endpoint.pattern.matches(target_of(url))
-    except (msgspec.DecodeError, EndpointError):
-        return None
-    return (endpoint, url) if fits else None

@@ -16,7 +16,7 @@ from fairlane.gateway.records.slots import ReportSlots
 from fairlane.gateway.settings import external
 from fairlane.queues.errors import StoreError
 from fairlane.queues.overrides import Actor
-from fairlane.queues.rules import Kind, decode, settings_of
+from fairlane.queues.rules import Kind, settings_of
 from fairlane.queues.scheduler import Scheduler
 
 log = structlog.get_logger("fairlane.audit")
@@ -87,7 +87,7 @@ class AuditRecord:
 
 
 def as_shown(target: str, stored: Values) -> Values:
-    """Return values as they are shown: settings are stored as Redis keeps them."""
+    """Return values as they are shown: settings by their names in files, and a default where none is set."""
     word = target.partition(" ")[0]
     kind: Kind | None = "queue" if word == "queue" else "model" if word == "model" else None
     if isinstance(values := stored.get("values"), Mapping):  # of an override
@@ -95,6 +95,5 @@ def as_shown(target: str, stored: Values) -> Values:
     if kind is None:
         return stored
     known = settings_of(kind)
-    values = {name: decode(kind, name, text) for name, text in stored.items() if name in known}
-    held = effective_values(kind, values)
+    held = effective_values(kind, {name: value for name, value in stored.items() if name in known})
     return external({name: held.get(name, value) for name, value in stored.items()})

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import json, to_builtins
 from pydantic.alias_generators import to_camel
 
 from fairlane.gateway.endpoints.endpoints import Endpoint, per_second
@@ -122,24 +122,22 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         return int(float(fields[field])) if fields.get(field) else None
 
     model = asked_model(fields) or None
-    moves = [line.split("\t") for line in fields.get("fallback_history", "").splitlines()]
+    moves = listed(fields, "fallback_history")
 
     def model_at(instant: int | None) -> str | None:
         """The model that it asked for then."""
-        return next((left for left, at, _ in moves if instant is not None and int(at) > instant), model)
+        return next((move["model"] for move in moves if instant is not None and move["at"] > instant), model)
 
-    attempts: list[dict[str, Any]] = []
-    for entry in filter(None, fields.get("history", "").split(";")):
-        worker, granted, ended, why = entry.split("|", 3)
-        attempts.append(
-            {
-                "workerId": worker,
-                "model": model_at(int(granted)),
-                "grantedAt": int(granted),
-                "endedAt": int(ended),
-                "outcome": why,
-            }
-        )
+    attempts = [
+        {
+            "workerId": attempt["worker"],
+            "model": model_at(attempt["granted_at"]),
+            "grantedAt": attempt["granted_at"],
+            "endedAt": attempt["ended_at"],
+            "outcome": attempt["why"],
+        }
+        for attempt in listed(fields, "history")
+    ]
     if attempts and attempts[-1]["grantedAt"] == number(
         "granted_at"
     ):  # it is in the history, and there was no other
@@ -160,8 +158,8 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "status": fields["state"],
         "model": model,
         "requestedModel": fields.get("route") or None,
-        "moves": [{"model": left, "at": int(at), "reason": why} for left, at, why in moves],
-        "repaired": fields.get("repair", "")[:1] == "2",
+        "moves": [{"model": move["model"], "at": move["at"], "reason": move["why"]} for move in moves],
+        "repaired": "redone" in fields,
         **_of_chain(fields),
         "queue": fields.get("queue"),
         "user": fields.get("user"),
@@ -177,6 +175,12 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "attempt": number("attempt"),
         "attempts": attempts,
     }
+
+
+def listed(fields: Mapping[str, str], name: str) -> list[Any]:
+    """Return a field of a task's record that is a list."""
+    found: list[Any] = json.decode(fields.get(name, "[]"))
+    return found
 
 
 def _of_chain(fields: Mapping[str, str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fairlane.gateway.operator.rows import task_row
+from fairlane.gateway.operator.rows import listed, task_row
 from fairlane.gateway.tasks.poll import place_fields, plan_fields
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Record, State
@@ -48,7 +48,7 @@ def _permit(record: Record) -> dict[str, int | None] | None:
     used_ms = record.permit_used_ms
     if used_ms is None:
         return None
-    return {"until": int(record.fields["permit"].partition(" ")[0]), "usedAt": used_ms or None}
+    return {"until": record.number("lease"), "usedAt": used_ms or None}
 
 
 def describe(task_id: str, record: Record) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "tries": record.number("tries"),
         "stream": fields.get("stream") == "1",
         "waited": fields.get("waiting") == "1",
-        "fallbacks": [line.partition("\t")[0] for line in fields.get("fallbacks", "").splitlines()],
+        "fallbacks": [model for model, _ in listed(fields, "fallbacks")],
         **plan_fields("", "", fields.get("template", "")),
         "estimatedInputTokens": number("input_tokens"),
         "maxOutputTokens": number("max_output"),
@@ -73,7 +73,7 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "deadlineAt": number("deadline"),
         "attemptDeadlineAt": number("attempt_deadline"),
         "keepMs": number("ttl"),
-        "events": record.number("top_seq"),
+        "events": record.number("top"),
         "permit": _permit(record),
         "metadata": msgspec.Raw(fields["metadata"].encode()) if fields.get("metadata") else None,
     }

@@ -1,21 +1,25 @@
-"""Admits calls that have a permit, for the proxy in front of an endpoint, and takes reports of their ends.
+"""Signs permits, admits calls that have one, for the proxy in front of an endpoint, and takes reports of their ends.
 
 Public, as the proxy is. A request without a genuine permit is rejected locally, with one answer that reveals nothing about
-endpoints. For a genuine one the store decides.
+endpoints. For a genuine one the store decides. The store issues a permit when its turn has come; until then its text waits there
+with the task.
 """
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from fairlane.gateway.endpoints.endpoints import Endpoint
 from fairlane.gateway.errors import SECOND_MS, ApiError
-from fairlane.gateway.permits.signed import PERMIT, RECEIPT, Signed, Signer
+from fairlane.gateway.permits.signed import Signer
 from fairlane.queues.metrics import PERMIT_CHECKS
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Admitted, PermitEnd, RetryAt
-from fairlane.streaming.events import fragment_done
+from fairlane.queues.tasks import Admitted, Permit, PermitEnd, RetryAt
+from fairlane.streaming.events import fragment_done, fragment_permit
 from fairlane.workers.server.background import Background, observe
 
+PERMIT_MS = 30_000
+"""How long a permit can be used; then the next task in the queue gets one."""
 GIVE_UP_S = 2.0
 """How long a call of the store is repeated: a proxy and its client wait."""
 RETRY_MS = 5 * SECOND_MS
@@ -39,7 +43,7 @@ def permit_needed() -> PermitRejected:
 
 
 class Gate:
-    """See the module. `ask_later`: `PermitIssuer.ask_later`."""
+    """See the module. `ask_later`: `Slots.ask_later`."""
 
     def __init__(
         self,
@@ -53,6 +57,15 @@ class Gate:
         self._signer = signer
         self._ask_later = ask_later
 
+    def permit(self, task_id: str, endpoint: Endpoint, url: str) -> Permit:
+        """Return the permit of a task that waits for it.
+
+        A call holds its slot until the proxy reports its end, or for the endpoint's timeout: after the mean time others would be
+        admitted while it runs.
+        """
+        event = fragment_permit(self._signer.permit(task_id, endpoint.name), endpoint.name, url)
+        return Permit(event.decode(), PERMIT_MS, endpoint.timeout_ms)
+
     async def admit(self, endpoint: str, permit: str | None, task_id: str | None) -> tuple[str, str]:
         """Admit a call with this permit to this endpoint: once, over all replicas. Return its task, and the receipt for the
         report of its end. Raise PermitRejected, and StoreError: then the permit may be used up all the same.
@@ -60,35 +73,35 @@ class Gate:
         `task_id`: the request's `X-Task-Id`; it must be the permit's.
         """
         count = partial(self._scheduler.metrics.count, PERMIT_CHECKS)
-        signed = self._signer.read(PERMIT, permit, endpoint) if permit else None
-        if signed is None or (task_id and task_id != signed.task_id):
+        of = self._signer.read_permit(permit, endpoint) if permit else None
+        if of is None or (task_id and task_id != of):
             count("invalid" if permit else "missing")
             raise permit_needed()
-        asked = asyncio.ensure_future(self._ask(signed))
+        asked = asyncio.ensure_future(self._ask(of))
         asked.add_done_callback(observe)
-        outcome = await asyncio.shield(asked)  # also when the proxy leaves: the store may have decided
+        outcome, epoch = await asyncio.shield(asked)  # also when the proxy leaves: the store may have decided
         count({Admitted.IN: "allowed", Admitted.USED: "used"}.get(outcome, "expired"))
         if outcome is Admitted.IN:
-            return signed.task_id, self._signer.sign(RECEIPT, *signed)
+            return of, self._signer.receipt(of, epoch)
         if outcome is Admitted.USED:
-            raise PermitRejected("PERMIT_USED", "This permit was used: each is for one call", signed.task_id)
+            raise PermitRejected("PERMIT_USED", "This permit was used: each is for one call", of)
         text = "This permit is over: it was not used in time, or its task was cancelled"
-        raise PermitRejected("PERMIT_EXPIRED", text, signed.task_id)
+        raise PermitRejected("PERMIT_EXPIRED", text, of)
 
     async def leave(self, receipt: str) -> PermitEnd | None:
         """Report the end of the call that this receipt is for. Return None if it is no receipt. Raise StoreError: it may be
         repeated."""
-        signed = self._signer.read(RECEIPT, receipt)
-        if signed is None:
+        of = self._signer.read_receipt(receipt)
+        if of is None:
             return None
         return await self._background.until_answered(
-            lambda: self._scheduler.release_permit(*signed, _REPORTED), GIVE_UP_S
+            lambda: self._scheduler.release_permit(*of, _REPORTED), GIVE_UP_S
         )
 
-    async def _ask(self, signed: Signed) -> Admitted:
+    async def _ask(self, task_id: str) -> tuple[Admitted, int]:
         nonce = self._scheduler.nonce()
-        outcome, later = await self._background.until_answered(
-            lambda: self._scheduler.use_permit(*signed, nonce), GIVE_UP_S
+        outcome, epoch, later = await self._background.until_answered(
+            lambda: self._scheduler.use_permit(task_id, nonce), GIVE_UP_S
         )
         self._ask_later(later)
-        return outcome
+        return outcome, epoch

@@ -10,6 +10,7 @@ before, at `max_retained_bytes`, are not archived.
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
+import msgspec
 import structlog
 from sqlalchemy import null, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -107,14 +108,15 @@ class Archive(Outbox):
 
     async def _forget(self, page: Sequence[Entry], recorded: Sequence[bytes]) -> None:
         wanted = set(recorded)
-        pairs = [part for entry in page if entry.id in wanted for part in (entry.id, entry.packed)]
-        await self._link.run("confirm_archived", GROUP, *pairs)
+        entries = [(entry.id.decode(), entry.packed.decode()) for entry in page if entry.id in wanted]
+        ask = msgspec.msgpack.encode({"group": GROUP, "entries": entries})
+        await self._link.run("confirm_archived", ask)
 
     async def _keep(self, ends: Sequence[tuple[str, Record]]) -> Collection[str]:
         """Archive a task that has ended."""
         [(task_id, record)] = ends
         fields, request = record.fields, None
-        if fields.get("archive", "").endswith("r"):
+        if "keep_request" in fields:
             request = await self._scheduler.request(task_id)
         try:
             answer = b"".join(await self._poll.answer(task_id, record, ""))

@@ -10,20 +10,32 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import audit
 from fairlane.gateway.records.entries import at_of
-from fairlane.gateway.records.erasure import ErasedUsers, erase_from_audit, users_of_audit
+from fairlane.gateway.records.erasure import ErasedUsers, erase_from_audit, users_of_audit, values_of
 from fairlane.gateway.records.reports import Wanted
 
 Values = dict[str, Any]
 
-_unpack = msgspec.msgpack.Decoder(tuple[str, str, str, str, str, str, str]).decode
-_decode = msgspec.json.Decoder(Values).decode
+
+class _Act(msgspec.Struct):
+    """An entry (outbox.lua)."""
+
+    id: str
+    actor: str
+    address: str
+    action: str
+    target: str
+    before: Any
+    after: Any
+
+
+_unpack = msgspec.msgpack.Decoder(_Act).decode
 
 
 class AuditTable:
-    """Takes entries of the kind `audit` (records.lua)."""
+    """Takes entries of the kind `audit`."""
 
     def __init__(self, as_shown: Callable[[str, Values], Values], erased: ErasedUsers) -> None:
-        """`as_shown` converts values of a target from their form in Redis to their form in the API."""
+        """`as_shown` converts values of a target from the names of code to their form in the API."""
         self._as_shown = as_shown
         self._erased = erased
 
@@ -33,18 +45,18 @@ class AuditTable:
         return await insert_new(connection, audit, [self._row(entry) for entry in packed])
 
     def _row(self, packed: bytes) -> Mapping[str, Any]:
-        entry_id, who, address, action, target, before, after = _unpack(packed)
+        act = _unpack(packed)
         shown = [
-            msgspec.json.encode(self._as_shown(target, _decode(values))).decode()
-            for values in (before, after)
+            msgspec.json.encode(self._as_shown(act.target, values_of(values))).decode()
+            for values in (act.before, act.after)
         ]
         return {
-            "id": entry_id,
-            "at": at_of(entry_id),
-            "who": who,
-            "address": address,
-            "action": action,
-            "target": target,
+            "id": act.id,
+            "at": at_of(act.id),
+            "who": act.actor,
+            "address": act.address,
+            "action": act.action,
+            "target": act.target,
             "before": shown[0],
             "after": shown[1],
         }

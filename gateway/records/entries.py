@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,98 +16,119 @@ MAX_TOKENS = 4_194_304
 """Of one task: larger numbers of a worker are capped, as in endings.lua."""
 
 
-if TYPE_CHECKING:
-    Absent = Literal[False]
-else:
-    Absent = bool  # msgspec has no literals of this type
-"""The value of a field that the task's record does not have."""
+class _Spec(msgspec.Struct, gc=False):
+    """The gateway's part of a task's record (keys.py, SPEC)."""
 
-
-class Packed(msgspec.Struct, array_like=True, gc=False):
-    """An entry, as `record_usage` packs it (records.lua): as texts."""
-
-    ended: int
-    enqueued: int | Absent
-    granted: int | Absent
-    first_output: int | Absent
-    state: str
-    code: str | Absent
-    queue: str
-    task_type: str | Absent
+    id: str
     user: str
-    key: str | Absent
-    scheduled: str
-    asked: str | Absent
-    worker: str | Absent
-    attempts: int | Absent
-    tries: int | Absent
-    request: str | Absent
-    traceparent: str | Absent
-    told: str | Absent
-    """The three fields `input`, `output` and `more`, of a task whose usage was reported while it still had its slot."""
-    task: str
-    input: str
-    output: str
-    more: str
-    """Cached and reasoning tokens, and whether they are estimates."""
-    price: str = ""
-    cost: str = ""
-    charge: str = ""
-    """What was paid (credits.lua)."""
+    model: str
+    queue: str
+    type: str = ""
+    key_id: str = ""
+    request_id: str = ""
+    traceparent: str = ""
     route: str = ""
     template: str = ""
-    """Its name, version and locale, a line for each."""
+    price: str = ""
+    webhooks: bool = False
+    chain: str = ""
+    """Of a part its chain."""
+
+
+class _Used(msgspec.Struct, gc=False):
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    reasoning: int | None = None
+    estimated: bool = False
+
+
+class _Run(msgspec.Struct, gc=False):
+    """The scripts' part (keys.py, RECORD), as it was when the task was recorded. None: as the gateway's part has it."""
+
+    ended_at: int
+    state: str
+    enqueued_at: int = 0
+    granted_at: int = 0
+    first_output_at: int = 0
+    code: str = ""
+    model: str | None = None
+    queue: str | None = None
+    requested_model: str | bool = ""
+    type: str | bool | None = None
+    route: str | bool | None = None
+    template: str | bool | None = None
+    price: str | bool | None = None
+    worker: str = ""
+    attempt: int = 0
+    attempts_before: int = 0
+    tries: int = 0
+    used: _Used | list[None] | None = None
+    used_before: _Used | list[None] | None = None
+    cost: int | None = None
+    paid: str = ""
+    """What was paid (credits.lua)."""
     stage: str = ""
-    """Of a stage or part of a chain, which is the task: number of the stage, the part or -, name of the stage, and when the
-    chain entered it, if it is not the first."""
-    announced: str = ""
-    """1: this is the end of the task or chain, and webhooks of its owner are notified."""
+    """Of a stage or part of a chain, which is the task: number of the stage, the part or -, name of the stage."""
+    stage_entered_at: int = 0
+    unannounced: bool = False
+    """The chain continues: no webhook reports an end."""
 
 
-_unpack = msgspec.msgpack.Decoder(Packed, strict=False).decode
+_unpack = msgspec.msgpack.Decoder(tuple[_Run, _Spec]).decode
+
+
+class _Entry(NamedTuple):
+    """An entry: the two parts of a task's record."""
+
+    run: _Run
+    spec: _Spec
+
+    def text(self, name: str) -> str:
+        """Return a field that both parts may have."""
+        value = getattr(self.run, name)
+        return getattr(self.spec, name) if value is None else value or ""
 
 
 def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
     """Return the row of an entry. `tier_of` returns the tier of a queue. Raises ValueError for an invalid entry."""
     entry = _entry(packed)
-    if not entry.task or not entry.ended:
+    run, spec = entry
+    if not spec.id or not run.ended_at:
         raise ValueError("the entry names no task, or not when it ended")
-    input_, output, more = _tokens(entry.input), _tokens(entry.output), entry.more
-    if entry.told and input_ is None and output is None:
-        read, wrote, more = entry.told.split(" ", 2)
-        input_, output = _tokens(read), _tokens(wrote)
-    cached, reasoning, estimated = more.split(" ") if more else ("", "", "")
-    trace = entry.traceparent.split("-") if entry.traceparent else ()
-    template, version, *_ = (*entry.template.split("\n"), "")
-    name, chain, stage, stage_name, part, entered = _of_chain(entry)
+    used = _sum_used(run.used, run.used_before)
+    trace = spec.traceparent.split("-") if spec.traceparent else ()
+    template, version, *_ = (*entry.text("template").split("\n"), "")
+    scheduled, queue, price = entry.text("model"), entry.text("queue"), entry.text("price")
+    name, chain, stage, stage_name, part = _of_chain(entry)
     return UsageRow(
         name,
-        entry.ended,
-        entered or entry.enqueued or 0,
-        entry.granted or None,
-        entry.first_output or None,
-        entry.state,
-        entry.code or "",
-        entry.key or "",
-        entry.user,
-        tier_of(entry.queue),
-        entry.queue,
-        entry.task_type or "",
-        entry.asked or entry.scheduled,
-        entry.scheduled,
-        entry.worker or "",
-        entry.attempts or 0,
-        entry.tries or 0,
-        entry.request or "",
+        run.ended_at,
+        run.stage_entered_at or run.enqueued_at,
+        run.granted_at or None,
+        run.first_output_at or None,
+        run.state,
+        run.code,
+        spec.key_id,
+        spec.user,
+        tier_of(queue),
+        queue,
+        entry.text("type"),
+        entry.text("requested_model") or scheduled,
+        scheduled,
+        run.worker,
+        run.attempt - run.attempts_before,
+        run.tries,
+        spec.request_id,
         trace[1] if len(trace) > 2 else "",
-        input_,
-        output,
-        _part(_tokens(cached), input_),
-        _part(_tokens(reasoning), output),
-        estimated == "1",
-        int(entry.cost) if entry.cost else None,
-        _price_id(entry.price) if entry.price else "",
-        entry.route,
+        used.input,
+        used.output,
+        _part(used.cached, used.input),
+        _part(used.reasoning, used.output),
+        used.estimated,
+        run.cost,
+        _price_id(price) if price else "",
+        entry.text("route"),
         template,
         version,
         chain,
@@ -117,19 +138,12 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
     )
 
 
-_ANNOUNCED = b"\xa11"
-"""The last bytes of an entry whose last text is 1."""
-
-
 def read_announced(packed: bytes) -> End | None:
-    """Return the end that webhooks are notified of; None, without parsing, for most entries. Raises ValueError for an invalid
-    entry."""
-    if not packed.endswith(_ANNOUNCED):
+    """Return the end that webhooks are notified of; None for most entries. Raises ValueError for an invalid entry."""
+    run, spec = _entry(packed)
+    if not spec.webhooks or spec.chain or run.unannounced:
         return None
-    entry = _entry(packed)
-    if entry.announced != "1":
-        return None
-    return End(Owner(entry.key or "", entry.user), f"task.{entry.state}", entry.task, entry.ended)
+    return End(Owner(spec.key_id, spec.user), f"task.{run.state}", spec.id, run.ended_at)
 
 
 class Charge(NamedTuple):
@@ -155,19 +169,19 @@ class Charge(NamedTuple):
 
 def read_charge(packed: bytes) -> Charge | None:
     """Return the charge in an entry (credits.lua); None: there is none. Raises ValueError for an invalid entry."""
-    entry = _entry(packed)
-    if not entry.charge:
+    run, spec = entry = _entry(packed)
+    if not run.paid:
         return None
-    user, (whose, *numbers, window) = entry.user, entry.charge.split(" ")
+    user, (whose, *numbers, window) = spec.user, run.paid.split(" ")
     number, held, charged, window_held, window_charged = map(int, numbers)
     subject = f"k:{user.partition('/')[0]}" if whose == "k" else f"u:{user}"
     return Charge(
-        entry.task,
-        entry.ended,
-        entry.key or "",
+        spec.id,
+        run.ended_at,
+        spec.key_id,
         user,
         subject,
-        "" if entry.stage else entry.price,
+        "" if run.stage else entry.text("price"),
         number,
         held,
         charged,
@@ -182,9 +196,9 @@ def at_of(entry_id: str) -> int:
     return int(entry_id.partition("-")[0]) // 1000
 
 
-def _entry(packed: bytes) -> Packed:
+def _entry(packed: bytes) -> _Entry:
     try:
-        return _unpack(packed)
+        return _Entry(*_unpack(packed))
     except msgspec.MsgspecError as error:
         raise ValueError(f"this is no entry: {error}") from error
 
@@ -194,20 +208,28 @@ def _price_id(packed: str) -> str:
     return unpack(packed).id
 
 
-def _tokens(text: str) -> int | None:
-    """Return a number of tokens; None if it is unknown (-1)."""
-    return min(int(text), MAX_TOKENS) if text and text[0] != "-" else None
+def _sum_used(*parts: _Used | list[None] | None) -> _Used:
+    """Return what the attempts of a task used: of one whose answer was repaired, both."""
+    total = _Used()
+    for used in parts:
+        if isinstance(used, _Used):  # Lua packs an empty table as a list
+            for name in ("input", "output", "cached", "reasoning"):
+                more = getattr(used, name)
+                if more is not None:
+                    setattr(total, name, (getattr(total, name) or 0) + min(more, MAX_TOKENS))
+            total.estimated = total.estimated or used.estimated
+    return total
 
 
-def _of_chain(entry: Packed) -> tuple[str, str, int | None, str, int | None, int]:
-    """Return the id of the row, its last columns, and when its stage began (0: with its task)."""
-    if not entry.stage:
-        return entry.task, "", None, "", None, 0
-    number, part, name, *entered = entry.stage.split(" ")
-    at = int(entered[0]) if entered else 0
+def _of_chain(entry: _Entry) -> tuple[str, str, int | None, str, int | None]:
+    """Return the id of the row, and its last columns."""
+    run, task, chain = entry.run, entry.spec.id, entry.spec.chain
+    if not run.stage:
+        return task, "", None, "", None
+    number, part, name = run.stage.split(" ")
     if part == "-":
-        return f"{entry.task}.{number}", entry.task, int(number), name, None, at
-    return part_id(entry.task, int(number), int(part)), entry.task, int(number), name, int(part), at
+        return f"{task}.{number}", task, int(number), name, None
+    return part_id(chain, int(number), int(part)), chain, int(number), name, int(part)
 
 
 def _part(tokens: int | None, whole: int | None) -> int | None:

@@ -24,9 +24,7 @@ from fairlane.gateway.records.usage import adding
 ERASED = "(erased)"
 """Replaces the names of all erased users."""
 
-_unpack = msgspec.msgpack.Decoder(list[Any]).decode
-_ENQUEUED, _USER, _REQUEST, _TRACE = 1, 8, 15, 16
-"""Places in an entry of the kind `usage` (records.lua)."""
+_unpack = msgspec.msgpack.decode
 
 
 class ErasedUsers:
@@ -82,37 +80,47 @@ class ErasedUsers:
         return sha256(f"{self._database.identifier}\0{user}".encode()).hexdigest()
 
 
-Users = Callable[[list[Any]], Collection[str]]
+Users = Callable[[Any], Collection[str]]
 """Returns the users in an entry of one kind."""
-Erase = Callable[[list[Any], Mapping[str, int]], None]
+Erase = Callable[[Any, Mapping[str, int]], None]
 """Removes the names of those from an entry who were erased after it."""
 
 
-def user_of_usage(entry: list[Any]) -> Collection[str]:
-    """See `Users`."""
-    return (entry[_USER],)
+def user_of_usage(entry: list[dict[str, Any]]) -> Collection[str]:
+    """See `Users`. The entry has both parts of a task's record (entries.py)."""
+    _, spec = entry
+    return (spec["user"],)
 
 
-def erase_from_usage(entry: list[Any], erased: Mapping[str, int]) -> None:
+def erase_from_usage(entry: list[dict[str, Any]], erased: Mapping[str, int]) -> None:
     """See `Erase`."""
-    if int(entry[_ENQUEUED] or 0) <= erased.get(entry[_USER], -1):
-        entry[_USER], entry[_REQUEST], entry[_TRACE] = ERASED, "", ""
+    run, spec = entry
+    if run["enqueued_at"] <= erased.get(spec["user"], -1):
+        spec |= {"user": ERASED, "request_id": "", "traceparent": ""}
 
 
-def users_of_audit(entry: list[Any]) -> Collection[str]:
+def values_of(stored: Any) -> dict[str, Any]:
+    """Return the values before or after an action: an entry of the audit log has a map or JSON."""
+    values: dict[str, Any] = msgspec.json.decode(stored) if isinstance(stored, str) else stored
+    return values or {}  # Lua packs an empty table as a list
+
+
+def users_of_audit(entry: dict[str, Any]) -> Collection[str]:
     """See `Users`."""
-    _, _, _, _, target, before, after = entry
+    target = entry["target"]
     named = {target.removeprefix("user ")} if target.startswith("user ") else set()
-    for values in (before, after):
-        _walk(msgspec.json.decode(values), named.add)
+    for name in ("before", "after"):
+        _walk(values_of(entry[name]), named.add)
     return named
 
 
-def erase_from_audit(entry: list[Any], erased: Mapping[str, int]) -> None:
+def erase_from_audit(entry: dict[str, Any], erased: Mapping[str, int]) -> None:
     """See `Erase`."""
     for user, at in erased.items():
-        if at_of(entry[0]) <= at:
-            entry[4:] = _without(user, *entry[4:])
+        if at_of(entry["id"]) <= at:
+            entry["target"] = _renamed(user, entry["target"])
+            for name in ("before", "after"):
+                entry[name] = _walk(values_of(entry[name]), _hider(user))
 
 
 def _walk(value: Any, found: Callable[[str], Any]) -> Any:
@@ -129,14 +137,20 @@ def _walk(value: Any, found: Callable[[str], Any]) -> Any:
 
 
 def _without(user: str, target: str, before: str, after: str) -> tuple[str, str, str]:
-    """Return target and values of an entry without the name."""
-    target = f"user {ERASED}" if target == f"user {user}" else target
-    rewritten = (
-        _walk(msgspec.json.decode(text), lambda name: ERASED if name == user else None)
-        for text in (before, after)
+    """Return target and values (JSON) of a row without the name."""
+    hide = _hider(user)
+    was, now = (
+        msgspec.json.encode(_walk(msgspec.json.decode(text), hide)).decode() for text in (before, after)
     )
-    was, now = (msgspec.json.encode(values).decode() for values in rewritten)
-    return target, was, now
+    return _renamed(user, target), was, now
+
+
+def _renamed(user: str, target: str) -> str:
+    return f"user {ERASED}" if target == f"user {user}" else target
+
+
+def _hider(user: str) -> Callable[[str], str | None]:
+    return lambda name: ERASED if name == user else None
 
 
 # ---- existing rows ----------

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import structlog
 from redis.exceptions import ResponseError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -114,7 +115,8 @@ class Outbox(Periodic):
 
     async def _forget(self, page: Sequence[Entry], recorded: Sequence[bytes]) -> None:  # noqa: ARG002 - for others
         """Delete these entries of a page, which SQL has."""
-        await self._link.run("confirm_recorded", GROUP, *recorded)
+        ask = msgspec.msgpack.encode({"group": GROUP, "ids": [entry.decode() for entry in recorded]})
+        await self._link.run("confirm_recorded", ask)
 
     async def _take(self) -> list[Entry]:
         """Claim entries that are left over, else new ones."""

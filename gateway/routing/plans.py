@@ -24,8 +24,8 @@ class Plan(NamedTuple):
     terms: Terms = FREE
     rule: Rule | None = None
     """None: the name is a model's, and there is nothing to it."""
-    fallbacks: str = ""
-    """Fallback models, with what a task costs there, packed as the scheduler takes them."""
+    fallbacks: tuple[tuple[str, str], ...] = ()
+    """Fallback models, with what a task costs there, as the scheduler takes them."""
     downgrade: "Plan | None" = None
     """The plan if this one cannot be paid; None: the request is rejected."""
 
@@ -95,7 +95,7 @@ class Plans:
         else:
             price = self._price(rule.model, rule.route, now_ms)
             costs = [self._price(model, rule.route, now_ms) for model in rule.fallbacks]
-        fallbacks = "\n".join(f"{model}\t{cost}" for model, cost in zip(rule.fallbacks, costs, strict=True))
+        fallbacks = tuple(zip(rule.fallbacks, costs, strict=True))
         return Plan(name, rule.model, tier, Terms(price), rule, fallbacks)
 
     def _price(self, model: str, route: str, now_ms: float) -> str:

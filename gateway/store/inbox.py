@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from fairlane.gateway.permits.issuer import PermitIssuer
 from fairlane.gateway.watch.task_log import LoggingRecorder
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.dispatch import Dispatcher
@@ -23,7 +22,6 @@ class Inbox:
     """Drains a worker that is connected here, by its id."""
     _metrics: LoggingRecorder
     _replica: str
-    _issuer: PermitIssuer
 
     def __call__(self, message: bytes) -> None:
         """Take a message. One that cannot be understood is dropped: it must not make the replica deaf."""
@@ -38,8 +36,6 @@ class Inbox:
             self._hub.on_event(message)
         elif kind in (b"wake", b"wake_all"):
             self._dispatcher.slots.on_wake(message[len(kind) + 1 :].decode(), targeted=kind == b"wake")
-        elif kind == b"permit":
-            self._issuer.on_wake(message[len(kind) + 1 :].decode())
         elif kind == b"stop":
             _, task_id, epoch, why = message.decode().split("\n", 3)
             self._dispatcher.stops.on_stop(task_id, int(epoch), why)

@@ -44,7 +44,7 @@ async def resume(
     event. 3 It has seen the end. 4 The log does not hold what it has seen. 5 It resumes behind that.
     """
     end = record.fields.get("end_id")
-    top = record.number("top_seq")
+    top = record.number("top")
     if after is None:
         if not from_latest:  # 2
             return ResumePoint(None)

@@ -236,7 +236,7 @@ class SubmittedTask:
         record, self.feed = found
         self.feed.keep_alive += 1
         times = record.number("granted_at"), record.number("ended_at")
-        self.joined_at = JoinPoint(record.epoch, record.number("top_seq"), *times)
+        self.joined_at = JoinPoint(record.epoch, record.number("top"), *times)
         self.info = record_info(known.task_id, record)
         enqueued_ms = record.number("enqueued_at")
         return Submitted(

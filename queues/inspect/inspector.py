@@ -1,10 +1,9 @@
 """What an operator sees of the whole store, of all replicas together: read when asked, in two round trips of bounded size.
 
 One snapshot serves the admin call, the metrics and the dashboard. It shows `MAX_MODELS` models that were used last, as many
-others that are configured, and as many that workers serve and no task used. It reads the queues of `MAX_TASKS` running tasks of
-a model, and scales their counts up to all. It reads the oldest task of `MAX_USERS` users at either end of a lane's line: the next
-to be served, and those that were served most and so wait longest. With more than twice as many users `oldest_wait_ms` is an
-estimate from below.
+others that are configured, and as many that workers serve and no task used. It reads the oldest task of `MAX_USERS` users at
+either end of a lane's line: the next to be served, and those that were served most and so wait longest. With more than twice as
+many users `oldest_wait_ms` is an estimate from below.
 """
 
 import asyncio
@@ -23,7 +22,8 @@ from fairlane.queues.inspect.presence import read_presence
 from fairlane.queues.inspect.upstreams import Upstream, cooldown_of, upstream_of, upstreams_of
 from fairlane.queues.keys import ANY_MODEL, Keys, is_reserved
 from fairlane.queues.loops import Periodic
-from fairlane.queues.rules import EffectiveSettings, Value, decode, settings_of
+from fairlane.queues.replies import decode_map, decode_values
+from fairlane.queues.rules import EffectiveSettings, Kind, Value, effective
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.wire import Reply
 from fairlane.queues.tasks import TERMINAL
@@ -320,10 +320,10 @@ class StoreInspector(Periodic):
         snapshot = await self.recent()
         users: dict[str, User] = {}
 
-        async def page(*where: str | int) -> list[tuple[User, int]]:
-            reply = await self._link.run("list_users", *where)
-            names = ((name.decode("utf-8", "replace"), count) for name, count in _pairs(reply))
-            return [(users.setdefault(name, User(name)), count) for name, count in names]
+        async def page(model: str, queue: str, after: int, most: int) -> list[tuple[User, int]]:
+            said = await self._run("list_users", model=model, queue=queue, most=most, **{"from": after})
+            counts = (said["users"] or {}).items()  # Lua packs an empty table as a list
+            return [(users.setdefault(name, User(name)), count) for name, count in counts]
 
         left = MAX_LISTED_USERS
         for lane in sorted(snapshot.lanes, key=lambda lane: -lane.waiting):
@@ -341,6 +341,9 @@ class StoreInspector(Periodic):
                     user.running += count
         complete = left > 0 and all(model.running <= MAX_TASKS for model in snapshot.models)
         return Users(snapshot.now_ms, users, complete)
+
+    async def _run(self, script: str, **ask: Any) -> dict[str, Any]:
+        return decode_map((await self._link.run(script, msgspec.msgpack.encode(ask)))[0])
 
     async def waiting(self) -> int:
         """Return how many tasks wait now, in all queues. Raise StoreError."""
@@ -390,6 +393,12 @@ class StoreInspector(Periodic):
                 found.setdefault(model, []).append(upstream_of(up, _texts(fields), probes, now_ms))
         return found
 
+    async def _inspect(self, model: str) -> tuple[dict[str, Any], bytes]:
+        """Return what the script `inspect_model` says, and the model's settings, packed."""
+        ask = msgspec.msgpack.encode({"model": model, "most_users": MAX_USERS})
+        reply, packed = await self._link.run("inspect_model", ask)
+        return decode_map(reply), packed
+
     async def _read(self) -> StoreSnapshot:
         command, keys = self._link.command, self._keys
         (
@@ -397,7 +406,7 @@ class StoreInspector(Periodic):
             known,
             present,
             pool,
-            overrides,
+            said,
             versions,
             hosts,
             info,
@@ -411,7 +420,7 @@ class StoreInspector(Periodic):
             command("ZREVRANGE", keys("models"), 0, MAX_MODELS - 1),
             self._replicas(),
             command("HGETALL", keys("pool")),
-            command("HGETALL", keys("overridden")),
+            command("HGETALL", keys("configured")),
             command("HGETALL", keys("versions")),
             command("HGETALL", keys("hosts")),
             _if_allowed(command("INFO", "memory")),
@@ -423,32 +432,35 @@ class StoreInspector(Periodic):
         )
         now_ms = _ms(time)
         replicas = _alive(present, now_ms)
-        changed, totals = _texts(overrides), _texts(pool)
+        configured = {name.decode(): decode_values(packed) for name, packed in _pairs(said)}
+        totals = _texts(pool)
         used = {name.decode() for name in known}
         others = itertools.islice((name for name in self._models() if name not in used), MAX_MODELS)
         names = sorted({*used, *others})
         queue_names = list(self._queues())
         model_replies, queue_replies, workers, upstreams = await asyncio.gather(
-            _all(*(self._link.run("inspect_model", name, MAX_TASKS, MAX_USERS) for name in names)),
-            _all(*(command("HGETALL", keys("queue", queue=name)) for name in queue_names)),
+            _all(*(self._inspect(name) for name in names)),
+            _all(
+                *(command("HMGET", keys("queue", queue=name), "settings", "waiting") for name in queue_names)
+            ),
             self._workers(replicas),
             self._upstreams(marked, now_ms),
         )
         idle = sorted({name for worker in workers for name in worker["models"]} - {*names, ANY_MODEL})
-        models = [model_of(name, [], changed, now_ms)[0] for name in idle[:MAX_MODELS]]
+        models = [Model(name, _settled("model", name, None, configured)) for name in idle[:MAX_MODELS]]
         lanes: list[Lane] = []
-        for name, reply in zip(names, model_replies, strict=True):
-            model, of_model = model_of(name, reply, changed, now_ms)
+        for name, (seen, packed) in zip(names, model_replies, strict=True):
+            model, of_model = model_of(name, _settled("model", name, packed, configured), seen, now_ms)
             models.append(model)
             lanes.extend(of_model)
         queues = [
-            Queue(name, _settled("queue", name, fields, changed), int(fields.get("waiting", 0)))
-            for name, fields in zip(queue_names, map(_texts, queue_replies), strict=True)
+            Queue(name, _settled("queue", name, packed, configured), int(waiting or 0))
+            for name, (packed, waiting) in zip(queue_names, queue_replies, strict=True)
         ]
         models.sort(key=lambda model: model.model)
-        configured = set(self._models())
+        in_file = set(self._models())
         for model in models:
-            model.configured = model.model in configured
+            model.configured = model.model in in_file
             model.upstreams = upstreams_of(model.model, workers, upstreams.get(model.model, ()))
         _count_workers(models, workers)
         _sum_up(queues, lanes, {model.model for model in models if model.cost == "tokens"})
@@ -491,43 +503,39 @@ def _age(entries: Sequence[Any], now_ms: int) -> int:
 
 
 def model_of(
-    name: str, reply: list[Any], changed: Mapping[str, str], now_ms: int
+    name: str, settings: EffectiveSettings, seen: Mapping[str, Any], now_ms: int
 ) -> tuple[Model, list[Lane]]:
-    """A model and its lanes from the reply of `inspect_model`. `changed`: the hash `overridden`."""
-    if not reply:
-        return Model(name, _settled("model", name, {}, changed)), []
-    fields = _texts(reply[0])
-    running, looked, next_start = reply[1], reply[2], reply[4]
-    per_unit = 1000 if fields.get("cost") == "slot_seconds" else 1  # kept in ms
-    lanes: dict[str, Lane] = {}
-    for key, value in fields.items():
-        kind, _, queue = key.partition(":")
-        if kind in ("waiting", "charged") and queue:
-            lane = lanes.setdefault(queue, Lane(queue, name))
-            if kind == "waiting":
-                lane.waiting = int(value)
-            else:
-                lane.charged = int(value) / per_unit
-    for queue, count in _pairs(reply[3]):
-        lane = lanes.setdefault(queue.decode(), Lane(queue.decode(), name))
-        lane.running = round(count * running / looked)
-    for queue, users, parked, oldest, blocked in reply[5]:
-        lane = lanes[queue.decode()]
-        lane.blocked = Blocked(blocked.decode()) if blocked else None
-        lane.users, lane.parked = users, parked
-        lane.oldest_wait_ms = max(now_ms - oldest, 0) if oldest else None
+    """Return a model and its lanes from the reply of `inspect_model`."""
+    if not seen["known"]:
+        return Model(name, settings), []
+    cost = str(settings.values.get("cost") or "tokens")
+    per_unit = 1000 if cost == "slot_seconds" else 1  # kept in ms
+    lanes = [
+        Lane(
+            queue,
+            name,
+            lane["waiting"],
+            lane["running"],
+            lane["users"],
+            lane.get("parked", 0),
+            max(now_ms - lane["oldest"], 0) if "oldest" in lane else None,
+            lane["charged"] / per_unit,
+            Blocked(lane["blocked"]) if "blocked" in lane else None,
+        )
+        for queue, lane in (seen["lanes"] or {}).items()  # Lua packs an empty table as a list
+    ]
     model = Model(
         name,
-        _settled("model", name, fields, changed),
-        running=running,
-        waiting=sum(lane.waiting for lane in lanes.values()),
-        cost=fields.get("cost", "tokens"),
-        mean_run_ms=int(float(fields.get("mean_ms", 0))) or None,
-        next_start_at=next_start or None,
-        blocked={lane.queue: lane.blocked for lane in lanes.values() if lane.blocked},
-        **cooldown_of(fields, now_ms),
+        settings,
+        running=seen["running"],
+        waiting=sum(lane.waiting for lane in lanes),
+        cost=cost,
+        mean_run_ms=int(seen.get("mean_ms", 0)) or None,
+        next_start_at=seen.get("next_start"),
+        blocked={lane.queue: lane.blocked for lane in lanes if lane.blocked},
+        **cooldown_of(seen, now_ms),
     )
-    return model, list(lanes.values())
+    return model, lanes
 
 
 def _count_workers(models: Iterable[Model], workers: Iterable[dict[str, Any]]) -> None:
@@ -563,16 +571,9 @@ def _sum_up(queues: Iterable[Queue], lanes: Sequence[Lane], in_tokens: set[str])
 
 
 def _settled(
-    kind: Any, name: str, fields: Mapping[str, str], changed: Mapping[str, str]
+    kind: Kind, name: str, packed: bytes | None, configured: Mapping[str, Mapping[str, Value]]
 ) -> EffectiveSettings:
-    values: dict[str, Value] = {}
-    overrides: dict[str, Value] = {}
-    for setting in settings_of(kind):
-        if text := fields.get(setting):
-            values[setting] = decode(kind, setting, text)
-        if text := changed.get(f"{kind[0]}:{name}:{setting}"):
-            overrides[setting] = decode(kind, setting, text)
-    return EffectiveSettings(values, overrides)
+    return effective(kind, decode_values(packed), configured.get(f"{kind[0]}:{name}", {}))
 
 
 def _ms(time: Sequence[bytes]) -> int:

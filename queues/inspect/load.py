@@ -1,5 +1,6 @@
 """The load of a model, over all replicas, as the script `measure_load` returns it. Pure."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
@@ -12,7 +13,6 @@ class ModelLoad(NamedTuple):
     """How long its queue makes new tasks wait, at the pace at which tasks leave it. None: too little is known."""
 
 
-def read_model_load(reply: Any) -> ModelLoad:
+def read_model_load(said: Mapping[str, Any]) -> ModelLoad:
     """Read the reply of `measure_load`."""
-    stopped, wait_ms = reply
-    return ModelLoad(stopped.decode(), None if wait_ms < 0 else wait_ms)
+    return ModelLoad(said["stopped"], said.get("wait_ms"))

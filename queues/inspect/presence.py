@@ -25,7 +25,7 @@ Row = dict[str, Any]
 class PresenceUpdate(NamedTuple):
     """What is to be written: `fields` by name; `reset`: everything that was stored before is removed first."""
 
-    fields: dict[str, bytes]
+    fields: dict[str, str]
     gone: list[str]
     reset: bool
 
@@ -66,7 +66,7 @@ class Presence:
             del self._changed[worker_id]
             row = describe(worker_id)
             if row is not None:
-                rows[f"{WORKER}{worker_id}"] = msgspec.json.encode(row)
+                rows[f"{WORKER}{worker_id}"] = msgspec.json.encode(row).decode()
                 self._known.add(worker_id)
             elif worker_id in self._known:
                 gone.append(f"{WORKER}{worker_id}")
@@ -77,7 +77,9 @@ class Presence:
     def live(self, moving: Mapping[str, tuple[int, int]], silent: Mapping[str, int]) -> PresenceUpdate:
         """What moves, of all workers; `silent` of those that run tasks."""
         self._known.add(LIVE)
-        return PresenceUpdate({LIVE: msgspec.json.encode({**moving, SILENT: silent})}, [], reset=False)
+        return PresenceUpdate(
+            {LIVE: msgspec.json.encode({**moving, SILENT: silent}).decode()}, [], reset=False
+        )
 
 
 def read_presence(reply: Sequence[bytes]) -> list[Row]:

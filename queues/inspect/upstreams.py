@@ -45,8 +45,8 @@ class Upstream(msgspec.Struct, rename="camel"):
     """The worker that reported it."""
 
 
-def cooldown_of(fields: Mapping[str, str], now_ms: int) -> dict[str, Any]:
-    """Return the members `cooldown_until` and `cooldown_by` of a model or an upstream from its hash; none without a cooldown."""
+def cooldown_of(fields: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+    """Return the members `cooldown_until` and `cooldown_by` of a model or an upstream; none without a cooldown."""
     until_ms = int(fields.get("cooldown_until", 0))
     if until_ms <= now_ms:
         return {}

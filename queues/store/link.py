@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 import hiredis
+import msgspec
 from redis.asyncio import Connection
 from redis.exceptions import (
     AskError,
@@ -330,10 +331,12 @@ class RedisLink:
 
     async def _check_rights(self) -> None:
         """A script that lacks one permission would end half-way, on the day on which it first needs it. Raises StoreRefused."""
-        needed = tuple(sorted(COMMANDS | self._scripts.commands))
-        forbidden = await self.run("check_rights", *needed, unready=True)
+        needed = sorted(COMMANDS | self._scripts.commands)
+        ask = msgspec.msgpack.encode({"commands": needed})
+        reply = await self.run("check_rights", ask, unready=True)
+        forbidden = msgspec.msgpack.decode(reply[0])["forbidden"]
         if forbidden:
-            listed = ", ".join(command.decode() for command in forbidden)
+            listed = ", ".join(forbidden)
             raise StoreRefused(f"the user of redis_url lacks permissions in Redis: {listed}. {_NEEDED}")
 
     def _on_replies(self, replies: list[Reply]) -> None:

@@ -19,34 +19,43 @@ from fairlane.queues.failures import failures_in_lua
 from fairlane.queues.idempotency import idempotency_in_lua
 from fairlane.queues.keys import keys_in_lua
 
-SHARED = (
-    "base",
-    "chains",
-    "limits",
-    "credits",
-    "lanes",
-    "upstreams",
-    "windows",
-    "eligibility",
-    "permits",
-    "wakeups",
-    "fallback",
-    "user_concurrency",
-    "grants",
-    "repairs",
+CORE = (
     "records",
-    "idempotency",
-    "endings",
-    "permit_ends",
-    "positions",
-    "admission",
-    "retries",
-    "stages",
-    "settings",
-    "overrides",
+    "models",
+    "hooks",
+    "lanes",
+    "eligible",
+    "waking",
+    "payloads",
+    "granting",
     "retention",
+    "outbox",
+    "ending",
+    "placing",
+    "admission",
+    "retrying",
+    "gaps",
+    "expiry",
+    "tidying",
+    "settings",
 )
-"""The shared parts, in the order in which they may refer to each other."""
+"""The modules of the core, in the order in which they may refer to each other; each file is one, and named as it is."""
+
+FEATURES: tuple[str, ...] = (
+    "idempotency",
+    "overrides",
+    "upstreams",
+    "pacing",
+    "limits",
+    "running",
+    "credits",
+    "tokens",
+    "fallback",
+    "archive",
+    "chains",
+    "permits",
+)
+"""The features, in the order in which their hooks are called."""
 
 LIBRARIES = "fairlane_"
 """How the names of all releases' libraries begin."""
@@ -67,6 +76,7 @@ end
 _TEST_CLOCK = """local function clock_us() return tonumber(redis.call('GET', keys.clock())) end
 """
 _PLACE = re.compile(r"@?user_function:(\d+)")
+_SCRIPT = re.compile(r"^ *script\('(\w+)'", re.MULTILINE)
 _CALL = re.compile(r"\bcall\('(\w+)'(?:, '(USAGE)')?")
 
 
@@ -97,15 +107,25 @@ class Library:
 
 
 @cache
-def load_scripts(*, test_clock: bool = False) -> Library:
-    """All scripts. With `test_clock` they read the time from a key instead of the server, for simulations."""
+def load_scripts(*, test_clock: bool = False, features: tuple[str, ...] = FEATURES) -> Library:
+    """Return the library with the scripts of the core and of these features.
+
+    With `test_clock` they read the time from a key instead of the server, for simulations.
+    """
     folder = files("fairlane.queues") / "lua"
-    names = sorted(file.name[:-4] for file in folder.iterdir() if file.name.endswith(".lua"))
+
+    def module(kind: str, name: str) -> tuple[str, str]:
+        text = (folder / kind / f"{name}.lua").read_text()
+        return f"{kind}/{name}.lua", f"local {name} = (function() {text}end)()\n"
+
     parts = [("keys.py", keys_in_lua()), ("idempotency.py", idempotency_in_lua())]
     parts += [("failures.py", failures_in_lua())]
     parts += [("scripts.py", _TEST_CLOCK if test_clock else _REDIS_CLOCK)]
-    parts += [(f"shared/{part}.lua", (folder / "shared" / f"{part}.lua").read_text()) for part in SHARED]
-    parts += [(f"{name}.lua", (folder / f"{name}.lua").read_text()) for name in names]
+    parts += [("core/base.lua", (folder / "core" / "base.lua").read_text())]
+    parts += [module("core", name) for name in CORE]
+    parts += [module("features", name) for name in features]
+    scripts = sorted(file.name for file in (folder / "scripts").iterdir() if file.name.endswith(".lua"))
+    parts += [(f"scripts/{name}", f"do {(folder / 'scripts' / name).read_text()}end\n") for name in scripts]
     body = "".join(text for _, text in parts)
     name = LIBRARIES + sha1(body.encode()).hexdigest()[:12]  # noqa: S324 - distinguishes releases
     head = f"#!lua name={name}\nlocal LIBRARY = '{name}'\n"
@@ -114,5 +134,5 @@ def load_scripts(*, test_clock: bool = False) -> Library:
         begins.append(line)
         line += text.count("\n")
     commands = frozenset(f"{command} {sub}".rstrip() for command, sub in _CALL.findall(body))
-    functions = {script: f"{name}_{script}" for script in names}
+    functions = {script: f"{name}_{script}" for script in _SCRIPT.findall(body)}
     return Library(name, head + body, [file for file, _ in parts], begins, commands, functions)

@@ -1,15 +1,20 @@
 """Reads the whole store and reports what is wrong with it: the invariants that hold after every call."""
 
+import json
 import re
+import struct
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from fairlane.gateway.database.tables import UsageRow
 from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
-from fairlane.queues.keys import BALANCE, CHAIN, KEYS, LIMIT, POOL, RECORD, UPSTREAM, Key
+from fairlane.queues.keys import BALANCE, CHAIN, KEYS, LIMIT, POOL, RECORD, SPEC, UPSTREAM, Key
+from fairlane.queues.replies import decode_map, decode_values, read_state, texts
 from fairlane.queues.store.link import Arg
 
 if TYPE_CHECKING:
@@ -61,10 +66,15 @@ class Snapshot:
                 continue
             read, shaped = world.read.get(name, (None, None))
             if value != read:
-                shaped = _shape(_KINDS[key], value)
+                shaped = _SHAPES.get(key, partial(_shape, _KINDS[key]))(value)
                 world.read[name] = value, shaped
             self.by_kind[key][parts] = shaped
             self.ttls[key, parts] = ttl
+        self.lanes = {
+            (queue, model): lane
+            for (model,), fields in self.by_kind["model"].items()
+            for queue, lane in fields["lanes"].items()
+        }
 
     def one(self, key: str, *parts: str) -> Any:
         """The value of a key; {} when there is none."""
@@ -72,6 +82,11 @@ class Snapshot:
 
     def ttl(self, key: str, *parts: str) -> int:
         return self.ttls[key, parts]
+
+    def expires(self) -> dict[str, float]:
+        """When what is left of ended tasks expires, ms."""
+        lines = self.by_kind["expiries"].values()
+        return {entry.split()[0]: at for line in lines for entry, at in line.items()}
 
 
 def audit(
@@ -83,14 +98,16 @@ def audit(
     latest = world.latest_ms
     tasks = {parts[0]: record for parts, record in shot.by_kind["task"].items() if record["state"] != "gone"}
     of_chains = {task for task, record in tasks.items() if "chain" in record}
-    assert set(tasks) - of_chains == set(accepted), "accepted = queued + executing + ended"
+    gone = set(accepted) - set(tasks)
+    """What was kept of them is over."""
+    assert set(tasks) - of_chains == set(accepted) - gone, "accepted = queued + executing + ended"
     waiting, holding = Counter[tuple[str, str]](), defaultdict[tuple[str, str, str], set[str]](set)
     in_flow: dict[str, tuple[str, str, str]] = {}
     for (queue, _, model, user), members in shot.by_kind["flow"].items():
         for task in members:
             in_flow[task] = (queue, model, user)
             waiting[queue, model] += 1
-    aside = shot.one("aside")
+    aside, expires = shot.one("aside"), shot.expires()
     check_upstreams(shot)
     check_windows(shot)
     in_slots = {task: model for (model,), members in shot.by_kind["slots"].items() for task in members}
@@ -98,7 +115,7 @@ def audit(
     stored_parts = parts_that_hold(tasks, in_slots)
 
     for task, record in tasks.items():
-        assert set(record) <= set(RECORD), set(record) - set(RECORD)
+        assert set(record) <= set(RECORD) | set(SPEC), set(record) - set(RECORD) - set(SPEC)
         state, model = record["state"], record["model"]
         place = (record["queue"], model, record["user"])
         log = shot.one("log", task) or []
@@ -107,7 +124,8 @@ def audit(
         assert has_payload == (
             state not in TERMINAL and "first_output_at" not in record and "parts" not in record
         ), (task, record)
-        payload_bytes += int(record["payload_bytes"]) if has_payload else 0
+        size = int(record["payload_bytes"]) if has_payload else 0
+        payload_bytes += size if size >= LARGE_BODY else 0
         due = [int(record[field]) for field in ("wait_deadline", "deadline", "linger_at") if field in record]
         if state == "queued":
             expired = bool(due) and min(due) <= latest
@@ -129,20 +147,14 @@ def audit(
         live = state not in TERMINAL or task in in_slots
         assert (task in shot.one("due")) == live, (task, record)
         live = live or task in stored_parts
-        assert (shot.ttl("task", task) == -1) == live, (task, record, shot.ttl("task", task))
-        if log:
-            assert (shot.ttl("log", task) == -1) == live, (task, record)
+        assert (task in expires) != live, (task, record)
     assert set(in_flow) | set(in_slots) | set(aside) | set(shot.one("due")) <= set(tasks)
     assert {parts[0] for parts in shot.by_kind["payload"]} <= set(tasks)
 
     pool = shot.one("pool")
     assert int(pool.get("bytes", 0)) == payload_bytes
     if not carried:
-        check_outbox(shot, tasks, in_slots)
-    ended = Counter(
-        record["state"] for record in tasks.values() if record["state"] in TERMINAL and "chain" not in record
-    )
-    assert {state: int(pool[state]) for state in TERMINAL if state in pool} == dict(ended)
+        check_outbox(shot, tasks, in_slots, gone)
     check_lanes(shot, waiting, holding)
     check_rules(shot, holding)
     check_room(shot, tasks, latest, carried=carried)
@@ -157,15 +169,15 @@ def audit(
         task for task, record in tasks.items() if "fallbacks" in record and (task in in_flow or task in aside)
     }
     lines = {(task, model) for (model,), members in shot.by_kind["fallbacks"].items() for task in members}
-    assert lines == {(task, tasks[task]["model"]) for task in fall}
+    assert lines == {(task, tasks[task]["model"]) for task in fall}, (lines, fall)
     assert {model for _, model in lines} <= set(shot.one("fallback_models") or ())
-    asides = Counter((tasks[task]["queue"], tasks[task]["user"]) for task in aside)
-    counted = {
-        (queue, user): int(count)
-        for (queue,), users in shot.by_kind["aside_of"].items()
-        for user, count in users.items()
-    }
-    assert counted == dict(asides)
+    asides = Counter((tasks[task]["queue"], tasks[task]["model"], tasks[task]["user"]) for task in aside)
+    flows = Counter(in_flow.values())
+    for (queue, _, model), users in shot.by_kind["users"].items():
+        for name, user in users.items():
+            place = queue, model, name
+            held = user.running, user.waiting, user.aside
+            assert held == (len(holding[place]), flows[place], asides[place]), (place, user)
     return shot
 
 
@@ -196,9 +208,8 @@ def check_chains(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
         assert results == {name.partition(":")[2] for name, kind in kinds.items() if kind == "usage:{stage}"}
         over = record["state"] in TERMINAL
         assert ("plan" in fields, "stored_bytes" in fields) == (not over, not over), (task, record)
-        assert (shot.ttl("chain", task) == -1) == (shot.ttl("task", task) == -1), task
         size = 0 if over else int(fields["stored_bytes"])
-        stored += size
+        stored += size if size >= LARGE_BODY else 0
         if not over:
             texts = [fields["plan"], fields["head"], *(fields[f"result:{name}"] for name in results)]
             request = shot.one("request", task) or b""
@@ -233,12 +244,17 @@ def check_chains(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
     return stored
 
 
-def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dict[str, str]) -> None:
+def check_outbox(
+    shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dict[str, str], gone: set[str]
+) -> None:
     """Each task that has ended and holds no slot is recorded once, with its end; no other is. Of a chain it is each of its stages
     that ran in place, and each part."""
     entries = [entry[1] for entry in shot.one("outbox") or []]
     assert {kind for kind, _ in entries} <= {b"usage", b"audit", b"charge"}
     rows = [_usage(packed) for kind, packed in entries if kind == b"usage"]
+    assert gone <= {row.chain or row.task for row in rows}, "nothing is forgotten before its end"
+    rows = [row for row in rows if (row.chain or row.task) not in gone]
+    rows = [row for row in rows if row.part is None or row.task in tasks]  # parts are kept for a minute
     holding = set(in_slots) | parts_that_hold(tasks, in_slots)
     over = {task for task, record in tasks.items() if record["state"] in TERMINAL and task not in holding}
     names, ends = list[str](), dict[str, str]()
@@ -261,14 +277,14 @@ def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
             ends[f"{task}.{stage}"] = task
     assert Counter(row.task for row in rows) == Counter(names)
     paid = [_charge(packed) for kind, packed in entries if kind in (b"usage", b"charge")]
-    charges = Counter(charge.task for charge in paid if charge)
+    charges = Counter(charge.task for charge in paid if charge and charge.task in tasks)
     assert not [task for task, number in charges.items() if number > 1], "one debit for the whole"
-    assert set(charges) <= {task for task in over if "reserved_credits" in tasks[task]}
+    assert set(charges) <= {task for task in over if "reserved" in tasks[task]}
     announced = [read_announced(packed) for kind, packed in entries if kind in (b"usage", b"charge")]
     told = {task for task in over if "webhooks" in tasks[task]}
-    assert Counter((end.object_id, end.event) for end in announced if end) == Counter(
-        (task, f"task.{tasks[task]['state']}") for task in told
-    )
+    assert Counter(
+        (end.object_id, end.event) for end in announced if end and end.object_id in tasks
+    ) == Counter((task, f"task.{tasks[task]['state']}") for task in told)
     for row in rows:
         if row.task not in ends:
             assert (row.state, row.code, row.chain) == ("completed", "", row.task.rpartition(".")[0])
@@ -296,8 +312,9 @@ def check_upstreams(shot: Snapshot) -> None:
     for kind in ("upstream", "outcomes"):
         assert {parts[1:] for parts in shot.by_kind[kind]} <= known
     for model, _ in known:
-        bars = any(parts[1] == model for parts in shot.by_kind["upstream"])
-        assert shot.one("model", model).get("upstream_state") in (("2",) if bars else ("1", "2")), model
+        fields = shot.one("model", model)
+        assert fields["upstreams"], model
+        assert fields.get("barred") or not any(parts[1] == model for parts in shot.by_kind["upstream"]), model
     for fields in shot.by_kind["upstream"].values():
         assert set(fields) <= set(UPSTREAM), fields
 
@@ -309,7 +326,7 @@ UNKNOWN = float((1 << 53) - 1)
 def check_windows(shot: Snapshot) -> None:
     """Attempts count only on models with windows, and do not count on when they are over; nothing counts for ever."""
     for (model,), attempts in shot.by_kind["windows"].items():
-        assert "windows" in shot.one("model", model), model
+        assert {"windows", "requests_per_minute"} & set(shot.one("model", model)), model
         assert shot.ttl("windows", model) > 0, model
         for attempt, left in attempts.items():
             task, _, epoch = attempt.rpartition(":")
@@ -323,15 +340,15 @@ def check_names(shot: Snapshot, tasks: dict[str, dict[str, str]]) -> None:
     named = {parts[0]: value.decode().split()[1] for parts, value in shot.by_kind["idempotency"].items()}
     for name, task in named.items():
         assert shot.ttl("idempotency", name) > 0, name
-        assert tasks[task]["idempotency"].split()[0] == name
+        assert task not in tasks or json.loads(tasks[task]["idempotency"])["name"] == name
     for task, record in tasks.items():
         if "idempotency" in record and record["state"] not in TERMINAL - {"completed"}:
-            assert named.get(record["idempotency"].split()[0]) == task, (task, record)
+            assert named.get(json.loads(record["idempotency"])["name"]) == task, (task, record)
 
 
 def check_room(shot: Snapshot, tasks: dict[str, dict[str, str]], now: int, *, carried: bool) -> None:
     """What bodies and ended tasks take: each is counted once, as long as it is there."""
-    pool, sizes, noted = shot.one("pool"), Counter[str](), {}
+    pool, sizes = shot.one("pool"), Counter[str]()
     assert set(pool) <= set(POOL), set(pool) - set(POOL)
     bodies = [(task, int(tasks[task]["payload_bytes"])) for (task,) in shot.by_kind["payload"]]
     bodies += [
@@ -341,26 +358,11 @@ def check_room(shot: Snapshot, tasks: dict[str, dict[str, str]], now: int, *, ca
         if size >= LARGE_BODY:
             sizes[tasks[task]["user"]] += size
     assert {user: int(size) for user, size in shot.one("bulk").items()} == dict(sizes)
-    lines = shot.one("ended"), shot.one("expiries")
-    assert set(lines[0]) == set(lines[1])
-    assert int(pool.get("kept", 0)) == sum(int(entry.split()[1]) for entry in lines[0])
-    for entry, expires in lines[1].items():
-        noted[entry.split()[0]] = expires
-    for note in shot.one("endings") or []:
-        task, _, ended, expires = note.decode().split()
-        assert task not in noted
-        assert int(ended) <= now
-        noted[task] = float(expires)
-    over = {
-        task for task, record in tasks.items() if record["state"] in TERMINAL and shot.ttl("task", task) >= 0
-    }
-    for task in over:
-        kept_until = int(tasks[task]["ended_at"]) + int(tasks[task]["ttl"])
-        assert task in noted or kept_until <= now + 1000, (task, "has ended and is not counted")
-    gone = {task: expires - now for task, expires in noted.items() if task not in over}
-    if carried:  # what is over its time goes by itself, also while this is read; the sweep may have ended with the gateways
-        gone = {task: left for task, left in gone.items() if left > 1000}
-    assert not gone, ("what is counted is there", gone)
+    kept = [entry.split() for line in shot.by_kind["expiries"].values() for entry in line]
+    assert int(pool.get("kept", 0)) == sum(int(size) for _, size in kept)
+    assert len({task for task, _ in kept}) == len(kept), "each is counted once"
+    if not carried:  # else the sweep may remove what is over its time while this is read
+        assert {task for task, _ in kept} <= set(tasks), "what is counted is there"
 
 
 def subjects_of(user: str) -> tuple[str, str]:
@@ -369,9 +371,9 @@ def subjects_of(user: str) -> tuple[str, str]:
 
 
 def running_limits(record: dict[str, str]) -> dict[str, int]:
-    """Who may run how many tasks at once, of those whom a task counts for."""
-    found = re.match(r"r(\d+) (\d+)", record.get("limits", ""))
-    limits = map(int, found.groups() if found else (0, 0))
+    """Who may run how many tasks at the same time, of those whom a task counts for."""
+    packed = json.loads(record.get("limits") or record.get("part_limits") or '["", ""]')
+    limits = [int(text.split()[5]) if text else 0 for text in packed]
     return {
         subject: limit for subject, limit in zip(subjects_of(record["user"]), limits, strict=True) if limit
     }
@@ -381,23 +383,18 @@ def check_limits(shot: Snapshot, waiting: set[str], holding: set[str]) -> None:
     """Waiting and running tasks are counted once for each who has a limit of them, and nobody is held without need."""
     waits, runs = Counter[str](), defaultdict[str, set[str]](set)
     for task in waiting:
-        record = shot.one("task", task)
-        found = re.match(r"(?:-|r\d+ \d+ )(\d)", record.get("limits", ""))
-        marks = int(found[1]) if found else 0
-        waits.update(subject for at, subject in enumerate(subjects_of(record["user"])) if marks & (1 << at))
+        waits.update(json.loads(shot.one("task", task).get("charge", "{}")).get("waits") or [])
     assert {subject: int(count) for subject, count in shot.one("waits").items()} == dict(waits)
     for task in holding:
-        for subject in running_limits(shot.one("task", task)):
+        for subject in json.loads(shot.one("task", task).get("runs", "[]")):
             runs[subject].add(task)
     assert {parts[0]: tasks for parts, tasks in shot.by_kind["runs"].items()} == dict(runs)
     for (subject,), fields in shot.by_kind["limit"].items():
         assert set(fields) <= set(LIMIT)
         assert shot.ttl("limit", subject) > 0
     lanes = defaultdict[str, set[str]](set)
-    for (queue, _, model, subject), users in shot.by_kind["at_limit_flows"].items():
+    for queue, _, model, subject in shot.by_kind["at_limit_flows"]:
         lanes[subject].add(f"{queue}:{model}")
-        assert set(users) <= set(shot.one("parked", queue, model)), "who is held is parked"
-        assert all(subject in subjects_of(user) for user in users)
     assert {parts[0]: set(found) for parts, found in shot.by_kind["at_limit_lanes"].items()} == dict(lanes)
     assert set(shot.one("at_limit")) == set(lanes)
     for subject, limit in shot.one("at_limit").items():
@@ -413,13 +410,13 @@ def check_credits(shot: Snapshot, live: set[str], lost: bool) -> None:
     balances = {parts[0]: fields for parts, fields in shot.by_kind["balance"].items()}
     for task in live:
         record = shot.one("task", task)
-        if "reserved_credits" in record:
-            whose, granted, of_window, window, _, generation = record["reserved_credits"].split()
-            subject = subjects_of(record["user"])[whose == "u"]
-            of_another = subject in balances and balances[subject]["generation"] != generation
+        if "reserved" in record:
+            of = json.loads(record["reserved"])
+            subject = subjects_of(record["user"])[of["whose"] == "u"]
+            of_another = subject in balances and int(balances[subject]["generation"]) != of["generation"]
             if not of_another and not (lost and subject not in balances):
-                held[subject, ""] += int(granted)
-                held[subject, window] += int(of_window)
+                held[subject, ""] += of["granted"]
+                held[subject, of["window"]] += of["of_window"]
     assert {subject for (subject, _), amount in held.items() if amount} <= set(balances)
     assert set(shot.one("balances")) == set(balances)
     for subject, fields in balances.items():
@@ -446,55 +443,28 @@ def is_held(shot: Snapshot, queue: str, model: str, user: str) -> bool:
 
 def running_of_user(shot: Snapshot, model: str, user: str) -> int:
     """Tasks of a user that hold a slot of a model, over all queues."""
-    return sum(
-        len(members) for (_, _, m, u), members in shot.by_kind["busy"].items() if (m, u) == (model, user)
-    )
+    lanes = shot.by_kind["users"].items()
+    return sum(int(users[user].running) for (_, _, name), users in lanes if name == model and user in users)
 
 
 def check_rules(shot: Snapshot, holding: dict[tuple[str, str, str], set[str]]) -> None:
-    """The marks that say where rules hold, what they count, and who is parked."""
-    strict = any(
-        _set(fields, "paused", "max_running", "reserved") for fields in shot.by_kind["queue"].values()
-    )
-    assert shot.one("pool").get("strict", "0") == str(int(strict))
-    for (queue,), fields in shot.by_kind["queue"].items():
-        assert fields.get("strict", "0") == str(int(strict)), queue
-    for (model,), fields in shot.by_kind["model"].items():
-        rules = _set(
-            fields,
-            "paused",
-            "requests_per_minute",
-            "tokens_per_minute",
-            "windows",
-            "max_running_per_user",
-            "max_waiting_per_user",
-        )
-        assert fields.get("rules", "0") == str(int(rules)), (model, fields)
-        held = {task for (_, m, _), tasks in holding.items() if m == model for task in tasks}
-        if rules or strict:
-            assert all(shot.one("task", task)["account"].endswith(" 1") for task in held), "all are counted"
-        cap = int(fields.get("max_running_per_user", 0))
-        for (queue, parked_at), users in shot.by_kind["parked"].items():
-            if parked_at == model:
-                for user in users:
-                    full = 0 < cap <= running_of_user(shot, model, user)
-                    assert full or is_held(shot, queue, model, user), (queue, user, "is parked")
+    """Users are parked for a reason, and no lane's cost shrinks."""
+    for (queue, model), users in shot.by_kind["parked"].items():
+        cap = int(shot.one("model", model).get("max_running_per_user", 0))
+        for user in users:
+            running = sum(len(tasks) for (_, m, u), tasks in holding.items() if (m, u) == (model, user))
+            assert 0 < cap <= running or is_held(shot, queue, model, user), (queue, user, "is parked")
     for (queue, model), cost in settled_costs(shot).items():
         assert cost >= 0, (queue, model, cost)
 
 
 def settled_costs(shot: Snapshot) -> dict[tuple[str, str], int]:
     """Cost charged to each lane beside what its running tasks were charged so far: it never shrinks."""
-    costs = {
-        (field.partition(":")[2], model): int(value)
-        for (model,), fields in shot.by_kind["model"].items()
-        for field, value in fields.items()
-        if field.startswith("charged:")
-    }
+    costs = {place: lane.charged for place, lane in shot.lanes.items()}
     for (model,), tasks in shot.by_kind["slots"].items():
         for task in tasks:
             record = shot.one("task", task)
-            costs[record["queue"], model] -= int(record["account"].split()[0])
+            costs[record["queue"], model] -= json.loads(record["account"])["cost"]
     return costs
 
 
@@ -507,7 +477,7 @@ def check_log(task: str, record: dict[str, str], log: list[Any]) -> None:
     ids = [tuple(int(part) for part in entry[0].split(b"-")) for entry in log]
     assert [seq for _, seq in ids] == list(range(1, len(ids) + 1)), (task, ids)
     assert ids == sorted(ids), (task, ids)
-    assert int(record.get("top_seq", 0)) == len(ids), (task, record, ids)
+    assert int(record.get("top", 0)) == len(ids), (task, record, ids)
     kinds = [entry[1][1] for entry in log]
     ends = [kind for kind in kinds if kind in TERMINAL_EVENTS]
     assert len(ends) == (record["state"] in TERMINAL), (task, record["state"], kinds)
@@ -529,41 +499,31 @@ def check_lanes(
     for (model,), fields in shot.by_kind["model"].items():
         assert int(fields.get("users", 0)) == sum(m == model for _, m, _ in flows), (model, fields)
     counted = {
-        task: place
-        for place, members in holding.items()
-        for task in members
-        if shot.one("task", task)["account"].endswith(" 1")
+        task
+        for task, record in _records(shot).items()
+        if record.get("counted") and task in set().union(*holding.values())
     }
-    by_lane = {place: set(members) for place, members in shot.by_kind["running"].items()}
-    assert by_lane == _grouped(counted, lambda place: place[:2])
     by_queue = {parts[0]: set(members) for parts, members in shot.by_kind["load"].items()}
-    assert by_queue == _grouped(counted, lambda place: place[0])
-    lanes = {(queue, model) for (model,), queues in shot.by_kind["lanes"].items() for queue in queues}
-    assert lanes == {(queue, model) for queue, model, _ in flows}
+    assert by_queue == _grouped(
+        {task: place for place, tasks in holding.items() for task in tasks & counted}, lambda place: place[0]
+    )
+    lanes = Counter((queue, model) for queue, model, _ in flows)
+    running = Counter[tuple[str, str]]()
+    for (queue, model, _), tasks in holding.items():
+        running[queue, model] += len(tasks)
+    for place, lane in shot.lanes.items():
+        assert (lane.users, lane.waiting, lane.running) == (lanes[place], waiting[place], running[place]), (
+            place,
+            lane,
+        )
+    assert set(lanes) | {place for place, number in waiting.items() if number} <= set(shot.lanes)
     assert set(shot.one("backlog")) == {model for _, model in lanes}
-    counts = {
-        (field.partition(":")[2], model): int(value)
-        for (model,), fields in shot.by_kind["model"].items()
-        for field, value in fields.items()
-        if field.startswith("waiting:")
-    }
-    assert {place: number for place, number in counts.items() if number} == dict(waiting)
     for (queue,), fields in shot.by_kind["queue"].items():
         assert int(fields.get("waiting", 0)) == sum(n for (q, _), n in waiting.items() if q == queue)
-    busy = {
-        (queue, model, user): set(members)
-        for (queue, _, model, user), members in shot.by_kind["busy"].items()
-    }
-    assert busy == dict(holding)
-    debts = {
-        (queue, model, user) for (queue, model), users in shot.by_kind["debts"].items() for user in users
-    }
-    lifts = {
-        (queue, model, user) for (queue, model), users in shot.by_kind["lifts"].items() for user in users
-    }
-    assert not debts & (flows | parked)
-    assert lifts <= set(busy), "the lifts of a flow are kept only while something of it runs"
-    assert set(busy) <= debts | flows | parked, "a flow with running tasks is not forgotten"
+
+
+def _records(shot: Snapshot) -> dict[str, dict[str, str]]:
+    return {parts[0]: record for parts, record in shot.by_kind["task"].items()}
 
 
 def _grouped(
@@ -573,6 +533,60 @@ def _grouped(
     for task, place in tasks.items():
         groups[by(place)].add(task)
     return dict(groups)
+
+
+def _record(value: Any) -> dict[str, str]:
+    """A task's record: both parts, as texts."""
+    parts = dict(zip(value[::2], value[1::2], strict=True))
+    spec = decode_map(parts[b"spec"]) if b"spec" in parts else {}
+    return texts(spec | decode_map(parts[b"run"]))
+
+
+def _model(value: Any) -> dict[str, Any]:
+    """A model: its settings, and its state with its lanes."""
+    parts = dict(zip(value[::2], value[1::2], strict=True))
+    state = parts.get(b"state")
+    fields = msgspec.msgpack.decode(state, type=dict[str, msgspec.Raw]) if state else {}
+    known = {name: _plain(raw) for name, raw in fields.items() if name != "lanes"}
+    return texts(decode_values(parts.get(b"settings")) | known) | {"lanes": read_state(state).lanes}
+
+
+def _plain(raw: msgspec.Raw) -> Any:
+    return msgspec.msgpack.decode(raw)
+
+
+class _User(NamedTuple):
+    """What is known of a user in a lane (lanes.lua)."""
+
+    tag: float
+    lifts: float
+    running: float
+    waiting: float
+    aside: float
+    output: float
+    ms: float
+    at: float
+
+
+def _users(value: Any) -> dict[str, _User]:
+    unpack = struct.Struct("<8d").unpack
+    return {
+        name.decode(): _User(*unpack(packed)) for name, packed in zip(value[::2], value[1::2], strict=True)
+    }
+
+
+def _queue(value: Any) -> dict[str, str]:
+    parts = dict(zip(value[::2], value[1::2], strict=True))
+    waiting = {"waiting": parts[b"waiting"].decode()} if b"waiting" in parts else {}
+    return texts(decode_values(parts.get(b"settings"))) | waiting
+
+
+_SHAPES: dict[str, Callable[[Any], Any]] = {
+    "task": _record,
+    "model": _model,
+    "users": _users,
+    "queue": _queue,
+}
 
 
 def _shape(kind: str, value: Any) -> Any:

@@ -88,8 +88,11 @@ class DirectLink:
         self.connection = connection
         self._prefix = prefix
         self._scripts = scripts
-        if not connection.call("FUNCTION", "LIST", "LIBRARYNAME", scripts.name):
-            connection.call("FUNCTION", "LOAD", scripts.text)
+        self.forget()
+
+    def forget(self) -> None:
+        """Load the scripts anew, without what they have in memory."""
+        self.connection.call("FUNCTION", "LOAD", "REPLACE", self._scripts.text)
 
     def words(self, name: str, *args: Arg) -> tuple[Arg, ...]:
         """The command that runs a script."""

@@ -2,12 +2,31 @@
 
 from typing import Any
 
+from msgspec import msgpack
 from tests.support.serving import DEADLINE_S, until
 
 from fairlane.queues.keys import Keys, pool_prefix
 
 KEYS = Keys(pool_prefix())
 ENDS = {b"done", b"error", b"cancelled"}
+
+
+def record_of(store: Any, task_id: str) -> dict[str, Any]:
+    """What scripts have written of a task; {} if there is none."""
+    packed = store.hget(KEYS("task", id=task_id), "run")
+    return msgpack.decode(packed) if packed else {}
+
+
+def tasks_in(store: Any) -> list[str]:
+    """All tasks with a log."""
+    begin = KEYS("log", id="")
+    return [key.decode().removeprefix(begin) for key in store.scan_iter(f"{begin}*")]
+
+
+def change_record(store: Any, task_id: str, **values: Any) -> None:
+    """Write fields of a task."""
+    run = record_of(store, task_id) | values
+    store.hset(KEYS("task", id=task_id), "run", msgpack.encode(run))
 
 
 def events(store: Any, task_id: str) -> list[tuple[str, bytes]]:
@@ -32,7 +51,7 @@ def leftovers(store: Any) -> list[str]:
     """What is still taken or queued: empty when every task has ended and every worker has answered."""
     prefix = pool_prefix()
     found = []
-    for sort in ("slots:", "busy:", "flow:", "flows:", "lanes:", "payload:"):
+    for sort in ("slots:", "flow:", "flows:", "payload:"):
         found += [key.decode() for key in store.scan_iter(f"{prefix}{sort}*")]
     for name in ("due", "backlog"):
         if store.exists(KEYS(name)):
@@ -53,7 +72,7 @@ async def nothing_left(store: Any, deadline_s: float = DEADLINE_S) -> None:
         tasks = [key.decode() for key in store.scan_iter(f"{pool_prefix()}slots:*")]
         for key in tasks:
             for task_id, end in store.zrange(key, 0, -1, withscores=True):
-                record = store.hgetall(KEYS("task", id=task_id.decode()))
+                record = record_of(store, task_id.decode())
                 error.add_note(f"{key} until {end:.0f}: {record} {events(store, task_id.decode())}")
         error.add_note(f"left: {leftovers(store)}")
         raise

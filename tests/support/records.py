@@ -46,14 +46,44 @@ def entry(
     cost: str = "",
     route: str = "",
     template: str = "",
+    webhooks: bool = False,
 ) -> bytes:
-    """An entry of the kind `usage`, packed as `record_usage` packs it (records.lua): it waited 200 ms and ran for 700."""
-    times = [str(ended), str(ended - 900), str(ended - 700), str(ended - 500)]
-    told = [task, str(tokens[0]), str(tokens[1]), more]
-    fields = [*times, state, code, queue, "openaiLike", user, key, model, asked or False, "w1", "1", "1"]
-    named = [route, template] if route or template else []
-    paid = [price, cost, ""] if price or named else []
-    return msgspec.msgpack.encode([*fields, "req-1", False, False, *told, *paid, *named])
+    """An entry of the kind `usage`, packed as scripts pack it (outbox.lua): it waited 200 ms and ran for 700."""
+    counted = dict(zip(("input", "output"), tokens, strict=True)) if min(tokens) >= 0 else {}
+    cached, reasoning, estimated = more.split() or (-1, -1, 0)
+    known = {"cached": int(cached), "reasoning": int(reasoning)}
+    run = {
+        "state": state,
+        "code": code,
+        "ended_at": ended,
+        "enqueued_at": ended - 900,
+        "granted_at": ended - 700,
+        "first_output_at": ended - 500,
+        "worker": "w1",
+        "attempt": 1,
+        "tries": 1,
+        "used": counted
+        | {name: value for name, value in known.items() if value >= 0}
+        | {"estimated": estimated == "1"},
+    }
+    if asked:
+        run["requested_model"] = asked
+    if cost:
+        run["cost"] = int(cost)
+    spec = {
+        "id": task,
+        "model": model,
+        "queue": queue,
+        "type": "openaiLike",
+        "user": user,
+        "key_id": key,
+        "request_id": "req-1",
+        "price": price,
+        "route": route,
+        "template": template,
+        "webhooks": webhooks,
+    }
+    return msgspec.msgpack.encode((run, spec))
 
 
 async def put(link: RedisLink, *packed: bytes, kind: str = "usage") -> None:

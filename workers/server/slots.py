@@ -67,6 +67,9 @@ class Slots:
         StoreUnavailable. The task does not run later then, unless it has an idempotency key, so that its client can repeat the
         request, or is submitted again by its id."""
         done: asyncio.Future[Submitted | ExistingTask | Rejection] = self._loop.create_future()
+        if self._scheduler.outbox_full:
+            done.set_result(Rejection("outbox_full"))
+            return done
         worker, want = self.pool.reserve(task.model, 1, task.task_type) or (None, 0)
         if chain is None:
             self._payloads.put(task.id, task.payload)

@@ -10,6 +10,8 @@ from tests.contract.store.store import Grant, Store, World
 from tests.support.fair_model import FairModel, Task
 from tests.support.servers import Server
 
+from fairlane.queues.replies import decode_map
+
 Value = str | int | float | bool | None
 LONG = os.environ.get("FAIRLANE_LONG") == "1"
 WEIGHTS = {"paid_stream": 3.0, "free_batch": 1.0}
@@ -162,8 +164,8 @@ class Both:
     def compare_charges(self) -> None:
         """What each running task was charged so far."""
         for grant, task in self.running:
-            account = self.world.call("HGET", self.world.keys("task", id=grant.task_id), "account")
-            assert int(account.split()[0]) == task.charged
+            run = self.world.call("HGET", self.world.keys("task", id=grant.task_id), "run")
+            assert decode_map(run)["account"]["cost"] == task.charged
 
 
 @pytest.fixture(scope="module")

@@ -97,9 +97,9 @@ def test_every_change_is_in_the_audit_log_with_the_values_before_and_after(store
         ("ops", "192.0.2.7", "update")
     }
     assert [(entry["before"], entry["after"]) for entry in entries] == [
-        ({"weight": "1.0", "max_running": None}, {"weight": "3.0", "max_running": "2"}),
-        ({"paused": None}, {"paused": "1"}),
-        ({"weight": "3.0"}, {"weight": "1.0"}),
+        ({"weight": 1.0, "max_running": None}, {"weight": 3.0, "max_running": 2}),
+        ({"paused": None}, {"paused": True}),
+        ({"weight": 3.0}, {"weight": 1.0}),
     ]
 
 

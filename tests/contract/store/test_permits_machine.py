@@ -2,10 +2,10 @@
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from tests.contract.store.store import TERMINAL, Accepted, Grant, Rejected, Store, World
-from tests.support.audit import Snapshot, audit
 from tests.support.servers import Server
 
 IMAGE = "http:image"
@@ -28,11 +28,6 @@ class Life:
             replica.offer(IMAGE)
         self.windows = windows
         self.number = 0
-        self.accepted: list[str] = []
-        self.taken: list[Grant] = []
-        """Permits that a replica was granted, and has not given out (yet)."""
-        self.out: list[Grant] = []
-        """All that were given out, ever."""
         self.calls: list[Grant] = []
         self.entered: dict[str, int] = {}
         """Task -> when it was let in, ms."""
@@ -40,130 +35,114 @@ class Life:
         self.arrivals: list[int] = []
 
     @property
-    def pool(self) -> Store:
+    def store(self) -> Store:
         return self.chance.choice(self.replicas)
+
+    @property
+    def permits(self) -> list[str]:
+        """All that were ever asked for."""
+        return [task for task in self.world.accepted if task.startswith("permit")]
 
     # ---- what may happen ----------
 
     def come(self) -> None:
         self.number += 1
-        task_id = f"t{self.number:03d}"
-        permit = self.chance.random() < 2 / 3
-        more = self.chance.choice(({}, {"timeout_ms": 6000}, {"linger_ms": 3000}, {"wait_ms": 5000}))
-        user = self.chance.choice("uvw")
-        queue = self.chance.choice(("paid", "free"))
-        if permit:
-            answer = self.pool.ask_permit(task_id, IMAGE, user=user, queue=queue, **more)
-        else:
-            answer = self.pool.submit(task_id, IMAGE, task_type="http", user=user, queue=queue, **more)
-        if isinstance(answer, Accepted):
-            self.accepted.append(task_id)
-        else:
-            assert isinstance(answer, Rejected)
-            assert answer.reason == "too_long", answer
+        more: dict[str, Any] = self.chance.choice(
+            ({}, {"timeout_ms": 6000}, {"linger_ms": 3000}, {"wait_ms": 5000})
+        )
+        more = more | {"user": self.chance.choice("uvw"), "queue": self.chance.choice(("paid", "free"))}
+        if self.chance.random() < 0.6:
+            task_id = f"permit{self.number:03d}"
+            self.store.ask_permit(task_id, IMAGE, unused_ms=UNUSED_MS, used_ms=USED_MS, **more)
+            return
+        answer = self.store.submit(f"call{self.number:03d}", IMAGE, task_type="http", **more)
+        assert isinstance(answer, Accepted) or (isinstance(answer, Rejected) and answer.reason == "too_long")
 
-    def hold(self) -> None:
-        self.taken += self.pool.take_permits(IMAGE, want=self.chance.choice((1, 64)))
+    def use(self, task: str) -> None:
+        issued = self.store.permit(task)
+        outcome = self.store.use_permit(task)
+        if outcome == "in":
+            assert issued
+            assert issued["expiresAt"] > self.world.now_ms
+            assert task not in self.entered, "twice"
+            self.entered[task] = self.world.now_ms
+            self.arrivals.append(self.world.now_ms)
 
-    def give_out(self) -> None:
-        if self.taken:
-            grant = self.taken.pop(self.chance.randrange(len(self.taken)))
-            if self.pool.issue_permit(grant, UNUSED_MS, USED_MS) is not None:
-                self.out.append(grant)
-                if self.chance.random() < 0.2:  # the reply was lost
-                    self.taken.append(grant)
-
-    def die(self) -> None:
-        """A replica dies with what it was granted."""
-        if self.taken and self.chance.random() < 0.5:
-            self.taken.clear()
+    def release(self, task: str) -> None:
+        outcome = self.store.release_permit(task)
+        assert outcome != "ended" or task in self.entered
+        if task in self.entered:
+            self.left.add(task)
 
     def enter(self) -> None:
-        if self.out:
-            grant = self.chance.choice(self.out)
-            if self.pool.use_permit(grant)[0] == "in":
-                assert grant.task_id not in self.entered, "twice"
-                self.entered[grant.task_id] = self.world.now_ms
-                self.arrivals.append(self.world.now_ms)
+        if self.permits:
+            self.use(self.chance.choice(self.permits[-8:]))
 
     def leave(self) -> None:
-        if self.out:
-            grant = self.chance.choice(self.out)
-            outcome = self.pool.release_permit(grant)
-            assert outcome != "ended" or grant.task_id in self.entered
-            if grant.task_id in self.entered:
-                self.left.add(grant.task_id)
+        if self.permits:
+            self.release(self.chance.choice(self.permits[-8:]))
 
     def cancel(self) -> None:
-        if self.accepted and self.chance.random() < 0.4:
-            self.pool.cancel(self.chance.choice(self.accepted[-8:]))
+        if self.world.accepted and self.chance.random() < 0.4:
+            self.store.cancel(self.chance.choice(self.world.accepted[-8:]))
 
     def call(self) -> None:
-        grants = self.pool.take(IMAGE, want=self.chance.choice((1, 2)))
+        grants = self.store.take(IMAGE, want=self.chance.choice((1, 2)))
         assert all(grant.task_type == "http" for grant in grants)
         self.calls += grants
 
     def finish(self) -> None:
         if self.calls:
             grant = self.calls.pop(self.chance.randrange(len(self.calls)))
-            done = self.pool.finish(
-                grant, state=self.chance.choice(("completed", "failed")), want=1, models=(IMAGE,)
-            )
+            state = self.chance.choice(("completed", "failed"))
+            done = self.store.finish(grant, state=state, want=1, models=(IMAGE,))
             if done.outcome == "ok":
                 self.arrivals.append(self.world.now_ms)
             self.calls += done.grants
 
+    def die(self) -> None:
+        """A replica dies with its workers."""
+        if self.calls and self.chance.random() < 0.2:
+            self.calls.pop()
+
     def wait(self) -> None:
-        self.replicas[0].offer(IMAGE)
-        self.replicas[1].offer(IMAGE)
+        for replica in self.replicas:
+            replica.offer(IMAGE)
         if self.calls:
-            self.pool.renew(*self.calls)
+            self.store.renew(*self.calls)
         self.replicas[0].pass_time(self.chance.choice((1, 100, 1000, 3000)))
 
     # ---- what always holds ----------
 
-    def look(self) -> Snapshot:
-        shot = audit(self.world, self.accepted)
-        slots = set(shot.one("slots", IMAGE))
+    def look(self) -> None:
+        self.world.check()
+        slots = self.replicas[0].slots(IMAGE)
         assert len(slots) <= LIMIT
         for task, since in self.entered.items():
             if task not in self.left and self.world.now_ms < since + USED_MS:
                 assert task in slots, (task, "its call may be under way")
-        return shot
 
     def live(self) -> None:
-        acts = [self.come] * 4 + [self.hold] * 4 + [self.give_out] * 6 + [self.enter] * 5 + [self.leave] * 3
+        acts = [self.come] * 5 + [self.enter] * 6 + [self.leave] * 4
         acts += [self.call] * 2 + [self.finish] * 3 + [self.cancel, self.die] + [self.wait] * 4
         for step in range(STEPS):
             self.chance.choice(acts)()
             if step % 4 == 0:
                 self.look()
         for _ in range(200):  # everybody behaves from now on
-            self.hold()
-            while self.taken:
-                self.give_out()
             self.call()
-            for grant in list(self.out):
-                if self.pool.use_permit(grant, "end")[0] == "in" and grant.task_id not in self.entered:
-                    self.entered[grant.task_id] = self.world.now_ms
-                    self.arrivals.append(self.world.now_ms)
-                self.pool.release_permit(grant)
-                if grant.task_id in self.entered:
-                    self.left.add(grant.task_id)
+            for task in self.permits:
+                self.use(task)
+                self.release(task)
             while self.calls:
                 self.finish()
-            self.replicas[0].offer(IMAGE)
-            self.replicas[0].pass_time(1000)
-            over = all(self.replicas[0].state(task) in TERMINAL for task in self.accepted)
-            if over and not self.replicas[0].slots(IMAGE):
+            self.wait()
+            states = [self.replicas[0].state(task) for task in self.world.accepted]
+            if not self.replicas[0].slots(IMAGE) and TERMINAL.issuperset(states):
                 break
-        shot = self.look()
-        assert {shot.one("task", task)["state"] for task in self.accepted} <= {
-            "completed",
-            "failed",
-            "cancelled",
-        }
-        assert not shot.one("slots", IMAGE)
+        self.look()
+        assert TERMINAL.issuperset(states)
+        assert not self.replicas[0].slots(IMAGE)
         if self.windows:
             most, ms = WINDOW
             arrivals = sorted(self.arrivals)

@@ -36,17 +36,16 @@ REASONS = [
         "other", task={"idempotency": key("one", "another request")}, feature="idempotency", retries=False
     ),
     Reason("idempotency_keys", task={"idempotency": key("two", "print")}, feature="idempotency"),
-    Reason("outbox_full", lambda store: store.world.bound(max_outbox=0), retries=False),
     Reason("no_worker", lambda store: store.offer(withdrawn=["m"])),
     Reason("unavailable", lambda store: store.force_breaker("m", "up", "open"), feature="breakers"),
+    Reason("rate_limited", task={"key_limits": ONE_REQUEST}, feature="limits"),
+    Reason("user_full", lambda store: store.set_model(max_waiting_per_user=1)),
     Reason("no_balance", task=PAID, feature="credits", retries=False),
     Reason("quota", lambda store: store.fund("k:acme", 1), PAID, feature="credits", retries=False),
-    Reason("user_full", lambda store: store.set_model(max_waiting_per_user=1)),
+    Reason("used_up", task={"uses": uses("token", 1)}, feature="signed_tokens", retries=False),
     Reason("full", lambda store: store.set_queue("free", max_length=1)),
     Reason("too_long", task={"timeout_ms": 8000}),
-    Reason("rate_limited", task={"key_limits": ONE_REQUEST}, feature="limits"),
-    Reason("used_up", task={"uses": uses("token", 1)}, feature="signed_tokens", retries=False),
-    Reason("full_bytes", lambda store: store.world.bound(max_queued_bytes=100), {"payload": b"x" * 200}),
+    Reason("full_bytes", lambda store: store.world.bound(max_queued_bytes=100), {"payload": b"x" * 20_000}),
 ]
 """In their order: the first one wins."""
 IMPOSSIBLE = {("no_balance", "quota")}

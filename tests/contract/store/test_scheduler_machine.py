@@ -53,6 +53,8 @@ from tests.support.history import History, Written
 from tests.support.lives import live
 from tests.support.servers import Server
 
+from fairlane.queues.replies import decode_map, texts
+
 Value = str | int | float | bool | None
 Limited = dict[str, int]
 Kind = Literal["queue", "model"]
@@ -131,7 +133,7 @@ def left_by(shot: Snapshot, task: str) -> int:
     """When the readers of a task count as gone."""
     record = shot.one("task", task)
     return (
-        after_gaps(shot, task, int(record["linger_at"]), "enqueued_at", int(record["linger"]))
+        after_gaps(shot, task, int(record["linger_at"]), "enqueued_at", int(record["linger_ms"]))
         if record.get("linger_at")
         else FAR
     )
@@ -598,7 +600,7 @@ class Life(RuleBasedStateMachine):
             self.steps_of_chains["hole"] += 1
         self.steps_of_chains[answer.outcome] += 1
         if not current:
-            same = known.get("epoch") == str(grant.epoch) and known.get("grant_token") == grant.token
+            same = known.get("epoch") == str(grant.epoch) and known.get("token") == grant.token
             assert answer.outcome == ("late" if same else "stale")
         else:
             assert chain is not None
@@ -679,7 +681,7 @@ class Life(RuleBasedStateMachine):
             assert (answer.outcome, answer.top, answer.grants) == ("hole", top, [])
             seq, data = top + 1, [*written.behind(top), *data]
             answer = call(seq, data)
-        same = known.get("epoch") == str(grant.epoch) and known.get("grant_token") == grant.token
+        same = known.get("epoch") == str(grant.epoch) and known.get("token") == grant.token
         assert answer.outcome == ("ok" if current else "late" if same else "stale")
         if current:
             end_seq = top + 1 if not written_by_owner else seq + len(data)
@@ -768,7 +770,7 @@ class Life(RuleBasedStateMachine):
         replica = self.replicas[who]
         grants = list(replica.held.values())
         expected = [
-            1 if self.is_current(g) else 2 if self.record(g.task_id).get("grant_token") == g.token else 0
+            1 if self.is_current(g) else 2 if self.record(g.task_id).get("token") == g.token else 0
             for g in grants
         ]
         found = replica.store.renew(*grants, read=self.accepted[-3:], worker="w", output=output)
@@ -1165,19 +1167,19 @@ class Life(RuleBasedStateMachine):
         return grants[which % len(grants)] if grants else None
 
     def record(self, task_id: str) -> dict[str, str]:
-        flat = self.world.call("HGETALL", self.world.keys("task", id=task_id))
-        return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+        run, spec = self.world.call("HMGET", self.world.keys("task", id=task_id), "run", "spec")
+        return texts((decode_map(spec) if spec else {}) | decode_map(run)) if run else {}
 
     def pool(self) -> dict[str, str]:
         flat = self.world.call("HGETALL", self.world.keys("pool"))
-        return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+        return {flat[i].decode(): flat[i + 1].decode(errors="replace") for i in range(0, len(flat), 2)}
 
     def top(self, task_id: str) -> int:
-        return int(self.record(task_id).get("top_seq", 0))
+        return int(self.record(task_id).get("top", 0))
 
     def is_current(self, grant: Grant) -> bool:
         known = self.record(grant.task_id)
-        return known.get("state") == "executing" and known.get("grant_token") == grant.token
+        return known.get("state") == "executing" and known.get("token") == grant.token
 
     def check_unchanged(self, before: Snapshot, why: str) -> None:
         """The whole store is as it was, but for seconds that are over, which whoever reads them may drop; limits as they are

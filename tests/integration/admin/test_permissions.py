@@ -58,7 +58,7 @@ async def test_the_permissions_of_the_document_are_enough(server: Server, tmp_pa
         (["-function|list"], "function|list"),
         (["-function|load"], "function|load"),
         (["-zunionstore", "-xadd"], "XADD, ZUNIONSTORE"),
-        (["-memory|usage"], "MEMORY USAGE"),
+        (["-xgroup|create"], "XGROUP CREATE"),
         (["-info"], "INFO"),
         (["resetchannels"], "PUBLISH, SUBSCRIBE"),
         (["resetkeys", "~other:*"], "begin with fairlane:"),

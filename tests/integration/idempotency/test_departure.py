@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.support.serving import until
+from tests.support.stored import set_in_record
 from tests.support.talk import Talk
 
 from fairlane.gateway.calls.idempotency import PATIENCE_MS
@@ -59,7 +60,7 @@ async def over_patience(talk: Talk, task_id: str) -> None:
     """Let the time be over in which readers of a task may come back."""
     keys, link = talk.served.gateway.keys, talk.served.gateway.link
     now_ms = time.time_ns() // 1_000_000
-    await link.command("HSET", keys("task", id=task_id), "linger_at", now_ms)
+    await set_in_record(talk.served.gateway, task_id, linger_at=now_ms)
     await link.command("ZADD", keys("due"), now_ms, task_id)
 
 
@@ -74,7 +75,7 @@ async def test_who_comes_back_within_half_a_minute_finds_the_task_as_it_was(
         await worker.chunk(task, "one ", 1)
         await leave(here, first)
         await worker.nothing_more(task)
-        assert int(await _field(here, task["taskId"], "linger")) >= PATIENCE_MS > 30_000
+        assert int(await _field(here, task["taskId"], "linger_ms")) >= PATIENCE_MS > 30_000
         second = there.later(asking(there.http))
         await until(lambda: len(there.served.gateway.hub) == 1, "somebody to read it again")
         await worker.chunk(task, "two", 2)
@@ -151,5 +152,5 @@ async def test_a_gateway_that_stops_sends_its_callers_to_another_one_where_they_
 
 
 async def _field(talk: Talk, task_id: str, field: str) -> Any:
-    gateway = talk.served.gateway
-    return await gateway.link.command("HGET", gateway.keys("task", id=task_id), field)
+    record = await talk.served.gateway.scheduler.position(task_id)
+    return record and record.fields.get(field)

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
+from tests.support.stored import forget, kept_ms
 from tests.support.talk import Talk
 
 from fairlane.queues.metrics import TASKS_RESUBMITTED
@@ -277,8 +278,7 @@ async def test_what_is_kept_no_more_is_said_to_be_gone_and_not_run_again(here: T
         call = here.later(asking(here.http))
         await worker.answer(await worker.take(), {"content": "fine"})
         task_id = (await call).headers["x-task-id"]
-        keys, link = here.served.gateway.keys, here.served.gateway.link
-        await link.command("PEXPIRE", keys("task", id=task_id), 0)
+        await forget(here.served.gateway, task_id)
         gone = await asking(here.http)
         assert (gone.status_code, gone.json()["error"]["code"]) == (410, "IDEMPOTENCY_RESULT_GONE")
         assert gone.headers["x-task-id"] == task_id
@@ -291,14 +291,15 @@ async def test_an_async_task_that_only_the_archive_knows_is_told_from_there(gate
     async with gateway(archive="results") as talk, talk.worker2(["m"]) as worker:
         task_id = (await asking(talk.http)).json()["taskId"]
         await worker.answer(await worker.take(), {"content": "fine"})
-        keys, link = talk.served.gateway.keys, talk.served.gateway.link
+        scheduler = talk.served.gateway.scheduler
 
         async def archived() -> bool:
-            return b"archive" not in await link.command("HGETALL", keys("task", id=task_id))
+            record = await scheduler.position(task_id)
+            return record is not None and "archive" not in record.fields
 
         await talk.reaches(task_id, "completed")
         await until(archived, "the archive to have it")
-        await link.command("PEXPIRE", keys("task", id=task_id), 0)
+        await forget(talk.served.gateway, task_id)
         told = (await asking(talk.http)).json()
         assert (told["taskId"], told["status"], told["replay"]) == (task_id, "completed", True)
         poll = await talk.http.get(told["statusUrl"])
@@ -316,14 +317,14 @@ async def test_when_keys_are_off_each_call_is_a_task(gateway: Start) -> None:
 async def test_record_log_and_key_are_kept_for_the_time_of_the_key(gateway: Start) -> None:
     asking = Asking("/api/openai", NATIVE)
     async with gateway(idempotency_ttl_ms=3_600_000, task_result_ttl_ms=1000) as talk:
-        keys, link = talk.served.gateway.keys, talk.served.gateway.link
+        link = talk.served.gateway.link
         async with talk.worker2(["m"]) as worker:
             call = talk.later(asking(talk.http))
             await worker.answer(await worker.take(), {})
             task_id = (await call).headers["x-task-id"]
             (name,) = [name async for name in _named(link)]
-            for kept in (name, keys("task", id=task_id), keys("log", id=task_id)):
-                assert 3_500_000 < int(await link.command("PTTL", kept)) <= 3_600_000
+            for left in (int(await link.command("PTTL", name)), await kept_ms(talk.served.gateway, task_id)):
+                assert 3_500_000 < left <= 3_600_000
             await link.command("PEXPIRE", name, 0)  # its time is over
             second = talk.later(asking(talk.http))
             await worker.answer(await worker.take(), {})

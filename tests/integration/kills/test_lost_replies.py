@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 import redis
-from tests.support.ledger import ended_once, nothing_left
+from tests.support.ledger import ended_once, nothing_left, tasks_in
 from tests.support.processes import Tireless
 from tests.support.proxy import ReplyProxy
 from tests.support.servers import Server
@@ -53,7 +53,7 @@ class Life:
                         *(self._sync(http), self._stream(http), self._later(http), self._leave(http)),
                         self._insist(http),
                     )
-                    recent = [key.decode() for key in store.zrange(KEYS("recent"), 0, -1)]
+                    recent = tasks_in(store)
                     await nothing_left(store, ALL_ENDED_S)
                     await self._sync(http)  # the slot is free and the gateway sound
                 self._check(store, recent, worker)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.ledger import KEYS, nothing_left
+from tests.support.ledger import nothing_left, record_of
 from tests.support.proxy import ChaosProxy
 from tests.support.rawworkers import RawWorker
 from tests.support.servers import Server
@@ -71,7 +71,7 @@ async def test_two_gateways_keep_their_fresh_tasks(
             await finish(given)
             for task_id in ids:
                 assert (await b.reaches(task_id, "completed", "failed", "cancelled"))["status"] == "completed"
-                assert store.hget(KEYS("task", id=task_id), "attempt") == b"1"
+                assert record_of(store, task_id)["attempt"] == 1
             assert await at_a.idle()
             assert await at_b.idle()
             await nothing_left(store)

@@ -8,9 +8,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from msgspec import msgpack
 from structlog.testing import capture_logs
 from tests.integration.metrics.scraping import scrape
-from tests.support.ledger import KEYS, ended_once, nothing_left
+from tests.support.ledger import KEYS, ended_once, nothing_left, tasks_in
 from tests.support.rawworkers import RawWorker
 from tests.support.servers import Server
 from tests.support.serving import until
@@ -81,8 +82,8 @@ async def test_while_redis_is_stopped_new_calls_are_rejected_and_streams_wait(
         for free in (worker, second):
             talk.later(answer_all(free))  # a task may have begun before its withdrawal came
         await nothing_left(store)
-        for id_ in store.zrange(KEYS("recent"), 0, -1):
-            ended_once(store, id_.decode())
+        for task_id in tasks_in(store):
+            ended_once(store, task_id)
         assert (await talk.sync()).json() == "ok"
 
 
@@ -168,7 +169,7 @@ async def test_a_store_that_is_emptied_under_a_live_connection_is_configured_aga
         assert told.value("fairlane_tasks_ended_total", model="m", code="STORE_LOST") == 4
         for at in (talk, other):
             assert (await scrape(at.http)).value("fairlane_redis_emptied_total") == 1
-        assert store.hget(KEYS("model", model="m"), "concurrency") == b"3"
+        assert msgpack.decode(store.hget(KEYS("model", model="m"), "settings"))["concurrency"] == 3
         secrets = {at.served.gateway.tasks.links.tickets.issue("t", 1) for at in (talk, other)}
         assert len(secrets) == 1
 

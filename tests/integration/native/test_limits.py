@@ -33,11 +33,11 @@ async def test_a_refused_task_leaves_nothing(gateway: Start) -> None:
 
 
 async def test_too_many_queued_bytes_are_a_full_queue(gateway: Start) -> None:
-    async with gateway(max_queued_bytes=20_000) as talk, talk.worker() as worker:
+    async with gateway(max_queued_bytes=40_000) as talk, talk.worker() as worker:
         await talk.submit()
         await worker.take()
-        first = await talk.http.post("/api/openai", json={"async": True, "x": "y" * 15_000})
-        second = await talk.http.post("/api/openai", json={"async": True, "x": "y" * 15_000})
+        first = await talk.http.post("/api/openai", json={"async": True, "x": "y" * 30_000})
+        second = await talk.http.post("/api/openai", json={"async": True, "x": "y" * 30_000})
         assert (first.status_code, second.status_code) == (202, 503)
         assert second.json()["error"] == "Queue is full"
         assert says_when(second)

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from tests.support.stored import kept_ms, set_in_model
 from tests.support.talk import RawWorker, Talk
 
 pytestmark = pytest.mark.anyio
@@ -77,9 +78,7 @@ async def test_poll_after_grows_with_the_estimated_wait(gateway: Start) -> None:
         await talk.submit()
         task = await worker.take()
         first = await talk.submit()
-        await talk.served.gateway.link.command(
-            "HSET", talk.served.gateway.keys("model", model="*"), "mean_ms", 6000
-        )
+        await set_in_model(talk.served.gateway, "*", mean_ms=6000)
         last = [await talk.submit() for _ in range(29)][-1]
         near, far = await talk.poll(first), await talk.poll(last)
         assert near["estimatedWaitMs"] < far["estimatedWaitMs"]
@@ -206,12 +205,11 @@ async def test_streams_get_the_longest_timeout_and_async_tasks_run_that_long(sha
 
 async def test_result_ttl_ms_is_obeyed_up_to_a_day(shared_gateway: Start) -> None:
     async with shared_gateway() as talk, talk.worker() as worker:
-        made = talk.served.gateway
         for asked, least, most in ((20_000, 5000, 20_000), (10**9, 86_000_000, 86_400_000)):
             task_id = await talk.submit(resultTtlMs=asked)
             await worker.answer(await worker.take(), {})
             await talk.reaches(task_id, "completed")
-            assert least < await made.link.command("PTTL", made.keys("task", id=task_id)) <= most
+            assert least < await kept_ms(talk.served.gateway, task_id) <= most
 
 
 @pytest.mark.parametrize(

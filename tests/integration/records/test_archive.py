@@ -11,6 +11,7 @@ from tests.integration.native.keys import key, secret
 from tests.support.databases import running_postgres
 from tests.support.records import KEYS, NOON, everything, expire
 from tests.support.serving import until
+from tests.support.stored import forget, kept_ms
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.database import Database
@@ -69,8 +70,7 @@ async def all_archived(talk: Talk) -> None:
 async def forgotten(talk: Talk, task_id: str) -> None:
     """Redis forgets a task."""
     await all_archived(talk)
-    link = talk.served.gateway.link
-    await link.command("UNLINK", KEYS("task", id=task_id), KEYS("log", id=task_id))
+    await forget(talk.served.gateway, task_id)
 
 
 async def get(client: httpx2.AsyncClient, task_id: str) -> httpx2.Response:
@@ -173,14 +173,14 @@ async def test_killed_between_writing_and_forgetting_it_is_there_once(
                 except StoreUnavailable:
                     break
         assert await number(gateway.database) == 1
-        left = await gateway.link.command("PTTL", KEYS("task", id=task_id))
+        left = await kept_ms(gateway, task_id)
         assert left > 71 * HOUR_MS, "Redis keeps it until it is known to be archived"
         another = another_of(talk)
         await another.carry()
         assert await gateway.link.command("XLEN", KEYS("archive")) == 0
-        assert await gateway.link.command("PTTL", KEYS("task", id=task_id)) <= 300_000
+        assert await kept_ms(gateway, task_id) <= 300_000
         assert await number(gateway.database) == 1
-        await gateway.link.command("UNLINK", KEYS("task", id=task_id), KEYS("log", id=task_id))
+        await forget(gateway, task_id)
         assert await talk.poll(task_id) == before
 
 
@@ -200,7 +200,7 @@ async def test_while_the_database_is_away_a_poll_is_503_and_nothing_is_lost(
             second = await talk.submit(model="m")
             await worker.answer(await worker.take(), result={"content": "y"})
             assert (await talk.reaches(second, "completed"))["result"] == {"content": "y"}
-            left = await talk.served.gateway.link.command("PTTL", KEYS("task", id=second))
+            left = await kept_ms(talk.served.gateway, second)
             assert left > 71 * HOUR_MS
             server.start()
             await forgotten(talk, second)

@@ -254,7 +254,8 @@ async def test_both_are_kept_for_their_time(database: Database) -> None:
     async with database.writing() as connection:
         for at in range(4):
             entries = [
-                (f"{NOON - at * day}000-{number:08}", "ops", "", "set", "key k", "{}", "{}")
+                {"id": f"{NOON - at * day}000-{number:08}", "actor": "ops", "address": "", "action": "set"}
+                | {"target": "key k", "before": {}, "after": {}}
                 for number in range(1500)
             ]
             assert await table.write(connection, [msgspec.msgpack.encode(entry) for entry in entries]) == 1500

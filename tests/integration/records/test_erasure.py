@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from sqlalchemy import func, select
 from tests.integration.admin.test_commands import fairlane
@@ -135,9 +134,7 @@ async def test_webhooks_of_all_users_are_not_told_the_name(talk: Talk, kind: str
         assert made.status_code == 201, made.text
     await forget(talk)
     before = await gateway.scheduler.now_ms() - 60_000
-    packed: list[Any] = msgspec.msgpack.decode(entry("late", ended=before, user=NAME))
-    packed += [""] * (28 - len(packed)) + ["1"]  # its end is announced
-    await put(gateway.link, msgspec.msgpack.encode(packed), kind=kind)
+    await put(gateway.link, entry("late", ended=before, user=NAME, webhooks=True), kind=kind)
     await carried(talk)
     async with gateway.database.reading() as connection:
         told = (

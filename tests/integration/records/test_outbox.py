@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
@@ -139,8 +140,8 @@ async def test_what_a_newer_release_writes_is_left_to_it(
 ) -> None:
     async with carrying(redis_url, database_url) as (outbox, database, link):
         await put(link, b"whatever", kind="of tomorrow")
-        longer = entry("a", price="1 1 1 1 1", cost="1")
-        await put(link, bytes([longer[0], longer[1], longer[2] + 1]) + longer[3:] + b"\xa1x")
+        run, spec = msgspec.msgpack.decode(entry("a", price="1 1 1 1 1", cost="1"))
+        await put(link, msgspec.msgpack.encode((run | {"tomorrow": [1]}, spec | {"soon": {"x": None}})))
         await carry_all(outbox)
         assert await tasks_in(database) == ["a"]
         assert await left_in(link) == 1

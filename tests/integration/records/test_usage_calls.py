@@ -409,6 +409,7 @@ async def test_beyond_outbox_max_entries_no_task_is_accepted(redis_url: str, tmp
         gateway = talk.served.gateway
         async with talk.worker2(["m"]):
             await put(gateway.link, b"?", b"?", kind="of tomorrow")
+            await gateway.scheduler.sweep()  # which tells how many there are
             refused = await talk.http.post("/api/openai", json={"model": "m", "messages": []})
             assert (refused.status_code, refused.json()["code"]) == (503, "OUTBOX_FULL")
             assert refused.headers["retry-after"] == "10"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.integration.replay.conftest import MakePair, Pair
 from tests.integration.replay.test_cut_streams import path, read_all
+from tests.support.ledger import change_record, record_of
 from tests.support.rawworkers import RawWorker, key
 from tests.support.serving import until
 from tests.support.streams import Frame, RawStream, joined_text
@@ -198,15 +199,15 @@ async def test_whatever_is_lost_late_or_doubled_every_reader_sees_the_log(pair: 
 
 def forget(store: Store, task_id: str, top: int) -> None:
     """What a crash of Redis does that loses the last second: the log ends at `top`, and so does the record."""
-    log, record = KEYS("log", id=task_id), KEYS("task", id=task_id)
-    end = f"{store.hget(record, 'epoch').decode()}-{top}"
+    log = KEYS("log", id=task_id)
+    end = f"{record_of(store, task_id)['epoch']}-{top}"
     kept = store.xrange(log, "-", end)
     with store.pipeline() as at_once:  # (Redis 8 takes back no id that was deleted)
         at_once.delete(log)
         for entry, fields in kept:
             at_once.xadd(log, fields, entry)
         at_once.execute()
-    store.hset(record, "top_seq", top)
+    change_record(store, task_id, top=top)
 
 
 async def test_a_log_that_lost_its_end_is_filled_up_again_by_its_writer(pair: MakePair, store: Store) -> None:
@@ -252,13 +253,13 @@ async def test_readers_of_what_is_lost_for_good_are_told_and_begin_anew(pair: Ma
 
 def write_anew(store: Store, task_id: str, count: int) -> None:
     """Another attempt has written so many events where the log was; nobody was told."""
-    log, record = KEYS("log", id=task_id), KEYS("task", id=task_id)
+    log = KEYS("log", id=task_id)
     store.delete(log)
     start = f'{{"taskId":"{task_id}","ts":1,"attempt":1,"model":"default","queue":"free_batch"}}'
     store.xadd(log, {"type": "start", "data": start}, id=f"{EPOCH}-1")
     for number in range(2, count + 1):
         store.xadd(log, {"type": "chunk", "data": chunk(task_id)}, id=f"{EPOCH}-{number}")
-    store.hset(record, mapping={"top_seq": count, "epoch": EPOCH, "grant_token": "another"})
+    change_record(store, task_id, top=count, epoch=EPOCH, token="another")
 
 
 def chunk(task_id: str) -> str:
@@ -338,7 +339,7 @@ async def test_a_lost_end_is_noticed_without_any_message(pair: MakePair, store: 
                 await worker.chunk(task, f"{number}")
                 await stream.take(1)
             forget(store, task_id, 2)
-            store.hdel(KEYS("task", id=task_id), "readers")
+            change_record(store, task_id, readers="")
             assert (await a.http.post(f"/api/task/{task_id}/cancel")).status_code == 200
             frame = await stream.frame()
             assert frame is not None
@@ -352,9 +353,9 @@ async def test_after_the_store_was_away_readers_are_registered_again(pair: MakeP
         task = await worker.take()
         async with await RawStream.open(b.served.url, path(task_id)) as stream:
             await stream.take(1)
-            store.hdel(KEYS("task", id=task_id), "readers")
+            change_record(store, task_id, readers="")
             store.execute_command("CLIENT", "KILL", "TYPE", "normal")
-            await until(lambda: bool(store.hget(KEYS("task", id=task_id), "readers")), "the reader's replica")
+            await until(lambda: bool(record_of(store, task_id)["readers"]), "the reader's replica")
             await worker.chunk(task, "x")
             frames = await stream.take(1)
             await worker.answer(task)

@@ -20,15 +20,16 @@ pytestmark = pytest.mark.anyio
 
 Store = Any
 FORGET = """
-local top = tonumber(redis.call('HGET', KEYS[2], 'top_seq') or 0)
-local keep = math.max(top - tonumber(ARGV[1]), 2)
-if redis.call('HGET', KEYS[2], 'state') ~= 'executing' or keep >= top then return 0 end
-local epoch = redis.call('HGET', KEYS[2], 'epoch')
-local entries = redis.call('XRANGE', KEYS[1], '-', epoch .. '-' .. keep)
+local run = cmsgpack.unpack(redis.call('HGET', KEYS[2], 'run'))
+local keep = math.max(run.top - tonumber(ARGV[1]), 2)
+if run.state ~= 'executing' or keep >= run.top then return 0 end
+local entries = redis.call('XRANGE', KEYS[1], '-', string.format('%d-%d', run.epoch, keep))
 redis.call('DEL', KEYS[1])
 for _, entry in ipairs(entries) do redis.call('XADD', KEYS[1], entry[1], unpack(entry[2])) end
-redis.call('HSET', KEYS[2], 'top_seq', keep)
-return top - keep
+local gone = run.top - keep
+run.top = keep
+redis.call('HSET', KEYS[2], 'run', cmsgpack.pack(run))
+return gone
 """
 """What a crash of Redis does that loses the last events of a log."""
 
@@ -83,7 +84,7 @@ async def test_what_was_written_is_in_the_log_once_whatever_went_wrong(
     rng = random.Random(seed)
 
     def fate(name: str) -> str:
-        return rng.choice(["ok", "ok", "lost", "mute"]) if name in ("append_events", "finish_task") else "ok"
+        return rng.choice(["ok", "ok", "lost", "mute"]) if name in ("append", "finish") else "ok"
 
     async with pair() as (a, b), a.worker() as worker:
         flaky = Flaky(a, fate)
@@ -104,7 +105,7 @@ async def test_what_was_written_is_in_the_log_once_whatever_went_wrong(
             assert others == [first, first]
             assert await read_all(b, task_id) == first
             assert ended_once(store, task_id) == b"done"
-        assert flaky.count("append_events", "lost") + flaky.count("append_events", "mute") + gone > 3
+        assert flaky.count("append", "lost") + flaky.count("append", "mute") + gone > 3
         await nothing_left(store)
 
 
@@ -116,13 +117,13 @@ async def test_a_reply_lost_at_the_end_still_gives_the_worker_its_next_task(
         first, second = await a.submit(), await a.submit()
         held = await worker.take()
         fates = iter(["mute", "mute", "lost"])
-        flaky = Flaky(a, lambda name: next(fates, "ok") if name == "finish_task" else "ok")
+        flaky = Flaky(a, lambda name: next(fates, "ok") if name == "finish" else "ok")
         await worker.answer(held, 1)
         task = await worker.take()
         assert [held["taskId"], task["taskId"]] == [first, second]
         await worker.answer(task, 2)
         assert [(await b.reaches(t, "completed"))["result"] for t in (first, second)] == [1, 2]
-        assert flaky.count("finish_task", "mute") == 2
+        assert flaky.count("finish", "mute") == 2
         assert [kind for _, kind in events(store, second)] == [b"start", b"done"]
         await nothing_left(store)
 
@@ -131,7 +132,7 @@ async def test_output_that_redis_does_not_take_is_given_up_when_it_grows_too_lar
     pair: MakePair, store: Store
 ) -> None:
     async with pair() as (a, b), a.worker2(models=["m"], slots=8) as worker:
-        Flaky(a, lambda name: "lost" if name == "append_events" else "ok")
+        Flaky(a, lambda name: "lost" if name == "append" else "ok")
         task_id = await a.submit(model="m")
         task = await worker.take()
         for number in range(10):
@@ -169,7 +170,7 @@ async def test_a_log_that_redis_refuses_to_extend_ends_in_a_clear_failure(
     pair: MakePair, store: Store
 ) -> None:
     async with pair() as (a, b), a.worker() as worker:
-        Flaky(a, lambda name: "refused" if name == "append_events" else "ok")
+        Flaky(a, lambda name: "refused" if name == "append" else "ok")
         task_id = await a.submit()
         await worker.chunk(await worker.take(), "x")
         body = await b.reaches(task_id, "failed")
@@ -188,7 +189,7 @@ async def test_much_output_at_once_is_written_in_calls_of_bounded_size(pair: Mak
         run, sizes = link.run, list[tuple[str, int, int]]()
 
         def seen(name: str, *args: Any) -> "asyncio.Future[Any]":
-            if name in ("append_events", "finish_task"):
+            if name in ("append", "finish"):
                 sizes.append((name, len(args), sum(len(arg) for arg in args if isinstance(arg, bytes))))
             return run(name, *args)
 
@@ -203,6 +204,6 @@ async def test_much_output_at_once_is_written_in_calls_of_bounded_size(pair: Mak
         await b.reaches(task_id, "completed")
         assert max(count for _, count, _ in sizes) < 2 * 500 + 30
         assert max(size for _, _, size in sizes) < (1 << 20) + 100_000
-        assert [name for name, _, _ in sizes].count("finish_task") == 1
+        assert [name for name, _, _ in sizes].count("finish") == 1
         kinds = [kind for _, kind in events(store, task_id)]
         assert kinds == [b"start", *[b"chunk"] * 6012, b"done"]

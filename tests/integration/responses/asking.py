@@ -6,6 +6,7 @@ from typing import Any
 import httpx2
 from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
+from tests.support.stored import forget
 from tests.support.talk import Talk
 
 from fairlane.queues.keys import Keys, pool_prefix
@@ -67,13 +68,14 @@ class Asker:
     async def forget(self, response_id: str) -> None:
         """Have Redis forget one that has ended, when SQL has it."""
         task = response_id.removeprefix("resp_")
-        link = self.talk.served.gateway.link
+        scheduler = self.talk.served.gateway.scheduler
 
         async def has_it() -> bool:  # one that was cancelled is told to SQL when its worker has let it go
-            return not await link.command("HEXISTS", KEYS("task", id=task), "archive")
+            record = await scheduler.position(task)
+            return record is None or "archive" not in record.fields
 
         await until(has_it, f"{response_id} to be archived")
-        await link.command("UNLINK", KEYS("task", id=task), KEYS("log", id=task))
+        await forget(self.talk.served.gateway, task)
 
 
 def good(answer: httpx2.Response, status: int = 200) -> dict[str, Any]:

@@ -13,10 +13,12 @@ import pytest
 from sqlalchemy import select
 from tests.integration.native.keys import key, secret
 from tests.support.databases import FILE, place_database
+from tests.support.ledger import record_of
 from tests.support.processes import gateway_process
 from tests.support.rawworkers import RawWorker, worker_v2
 from tests.support.servers import Server
 from tests.support.serving import http_client, until
+from tests.support.stored import kept_ms
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -89,8 +91,8 @@ async def rows(talk: Talk) -> list[str]:
 
 async def state(talk: Talk, task_id: str) -> str:
     """Of a task, as Redis has it; '' it does not know it."""
-    found = await talk.served.gateway.link.command("HGET", KEYS("task", id=task_id), "state")
-    return found.decode() if found else ""
+    found = await talk.served.gateway.scheduler.position(task_id)
+    return found.state if found else ""
 
 
 @pytest.mark.parametrize("way", ["whole", "stream", "background"])
@@ -177,8 +179,7 @@ async def test_an_end_whose_row_never_comes_is_let_go(
     assert told["store"] is False
     await acme.archived()
     assert await rows(talk) == []
-    left_ms = await talk.served.gateway.link.command("PTTL", KEYS("task", id=task["taskId"]))
-    assert 0 < left_ms <= 300_000, "as long as any task"
+    assert 0 < await kept_ms(talk.served.gateway, task["taskId"]) <= 300_000, "as long as any task"
 
 
 @pytest.mark.parametrize(
@@ -290,7 +291,7 @@ async def test_killed_between_admission_and_row_a_key_finds_the_response(
             await worker.chunk(task, "that")
             await worker.answer(task, result=None)
             with own_redis.client() as store:
-                await until(lambda: store.hget(KEYS("task", id=task["taskId"]), "state") == b"completed")
+                await until(lambda: record_of(store, task["taskId"])["state"] == "completed")
             await a.kill()
             with pytest.raises(httpx2.TransportError):
                 await call

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.support.rawworkers import Callers, bystander, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served, until
+from tests.support.stored import set_in_record
 
 pytestmark = pytest.mark.anyio
 
@@ -15,7 +16,7 @@ async def lapse(served: Served, elsewhere: Served, task: dict[str, Any]) -> None
     keys, link, task_id = served.gateway.keys, served.gateway.link, task["taskId"]
     (attempt,) = [a for a in served.gateway.dispatcher.attempts.values() if a.grant.task_id == task_id]
     await until(lambda: attempt.renewed_at > 0, "the renewal that says that it has begun")
-    await link.command("ZADD", keys("slots", model=attempt.grant.model), 1, task_id)
+    await set_in_record(served.gateway, task_id, lease=1)
     await link.command("ZADD", keys("due"), 1, task_id)
     await elsewhere.gateway.scheduler.sweep()
 

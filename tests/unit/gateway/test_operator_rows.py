@@ -1,5 +1,8 @@
 """Rows of the operator's view, from a survey."""
 
+import json
+from typing import Any
+
 from fairlane.gateway.operator.rows import model_row, queue_row, task_row
 from fairlane.gateway.settings.model import DEFAULT_QUEUES
 from fairlane.queues.inspect.inspector import Model, Queue
@@ -43,15 +46,26 @@ def test_a_model_shows_what_holds_and_what_holds_it_up() -> None:
     assert model_row(Model("m", EffectiveSettings({}, {})))["limit"] is None
 
 
+def _json(*entries: dict[str, Any]) -> str:
+    return json.dumps(entries)
+
+
+def _attempt(granted: int, ended: int, why: str) -> dict[str, Any]:
+    return {"worker": "w1", "granted_at": granted, "ended_at": ended, "why": why}
+
+
 def test_a_task_shows_which_model_each_attempt_was_of() -> None:
     fields = {
         "state": "completed",
         "model": "c",
         "route": "route",
-        "history": "w1|100|150|UPSTREAM_ERROR;w1|160|180|MODEL_TOO_BUSY",
+        "history": _json(_attempt(100, 150, "UPSTREAM_ERROR"), _attempt(160, 180, "MODEL_TOO_BUSY")),
     }
     fields |= {
-        "fallback_history": "a\t150\tUPSTREAM_ERROR\nb\t300\tmodel_paused",
+        "fallback_history": _json(
+            {"model": "a", "at": 150, "why": "UPSTREAM_ERROR"},
+            {"model": "b", "at": 300, "why": "model_paused"},
+        ),
         "granted_at": "300",
         "worker": "w3",
         "ended_at": "400",
@@ -63,5 +77,7 @@ def test_a_task_shows_which_model_each_attempt_was_of() -> None:
         {"model": "a", "at": 150, "reason": "UPSTREAM_ERROR"},
         {"model": "b", "at": 300, "reason": "model_paused"},
     ]
-    stayed = task_row("t", {"state": "queued", "model": "a", "history": "w1|100|150|UPSTREAM_ERROR"})
+    stayed = task_row(
+        "t", {"state": "queued", "model": "a", "history": _json(_attempt(100, 150, "UPSTREAM_ERROR"))}
+    )
     assert (stayed["requestedModel"], stayed["moves"], stayed["attempts"][0]["model"]) == (None, [], "a")

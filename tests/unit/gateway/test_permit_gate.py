@@ -1,6 +1,7 @@
 """Permits: valid signatures, and how the gate asks the store."""
 
 import asyncio
+import json
 from typing import cast
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.endpoints.endpoints import Endpoint
 from fairlane.gateway.permits.gate import Gate, PermitRejected
-from fairlane.gateway.permits.signed import PERMIT, RECEIPT, Signed, Signer
+from fairlane.gateway.permits.signed import Receipt, Signer
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.metrics import PERMIT_CHECKS, Recorder
@@ -20,6 +21,7 @@ from fairlane.workers.server.background import Background
 pytestmark = pytest.mark.anyio
 
 SECRET = b"a secret of the tests"
+EPOCH = 1_790_000_000_000_000
 TASK = new_task_id(1_790_000_000_000)
 IMAGE = Endpoint("image", Pattern.read("https://image.example/*"))
 
@@ -37,7 +39,7 @@ class Store:
     def nonce(self) -> str:
         return f"n{len(self.asked)}"
 
-    async def use_permit(self, task_id: str, epoch: int, nonce: str) -> tuple[Admitted, RetryAt]:
+    async def use_permit(self, task_id: str, nonce: str) -> tuple[Admitted, int, RetryAt]:
         self.asked.append("admit")
         self.nonces.add(nonce)
         await asyncio.sleep(0)
@@ -45,7 +47,7 @@ class Store:
             self.away -= 1
             raise StoreUnavailable("away", sent=True)
         outcome, self.used = (Admitted.USED if self.used else Admitted.IN), True
-        return outcome, (("http:image", 5),)
+        return outcome, EPOCH, (("http:image", 5),)
 
     async def release_permit(self, task_id: str, epoch: int, rest: bytes) -> PermitEnd:
         self.asked.append("leave")
@@ -59,7 +61,7 @@ class Knock:
         self.store, self.later = Store(), list[RetryAt]()
         self.signer = Signer(Tickets(SECRET).mac)
         self.gate = Gate(cast(Scheduler, self.store), Background(), self.signer, self.later.append)
-        self.permit = self.signer.sign(PERMIT, TASK, 1_790_000_000_000_000, "image")
+        self.permit = self.signer.permit(TASK, "image")
 
     async def refused(
         self, permit: str | None = None, task_id: str | None = None, endpoint: str = "image"
@@ -79,26 +81,27 @@ async def knock() -> Knock:
 
 async def test_what_is_signed_is_read_back_and_nothing_else_is() -> None:
     signer = Signer(Tickets(SECRET).mac)
-    permit, receipt = signer.sign(PERMIT, TASK, 17, "image"), signer.sign(RECEIPT, TASK, 17)
-    assert signer.read(PERMIT, permit, "image") == signer.read(RECEIPT, receipt) == Signed(TASK, 17)
+    permit, receipt = signer.permit(TASK, "image"), signer.receipt(TASK, 17)
+    assert signer.read_permit(permit, "image") == TASK
+    assert signer.read_receipt(receipt) == Receipt(TASK, 17)
     assert (
-        signer.read(PERMIT, permit, "imag")
-        is signer.read(PERMIT, receipt, "image")
-        is signer.read(RECEIPT, permit)
+        signer.read_permit(permit, "imag")
+        is signer.read_permit(receipt, "image")
+        is signer.read_receipt(permit)
         is None
     )
-    assert Signer(Tickets(SECRET + b"!").mac).read(PERMIT, permit, "image") is None
-    assert signer.read(RECEIPT, signer.sign(PERMIT, TASK, 17, "")) is None, (
+    assert Signer(Tickets(SECRET + b"!").mac).read_permit(permit, "image") is None
+    assert signer.read_receipt(signer.permit(TASK, "")) is None, (
         "one is not the other, whatever the endpoint is called"
     )
 
 
 async def test_no_other_text_is_a_permit() -> None:
     signer = Signer(Tickets(SECRET).mac)
-    permit = signer.sign(PERMIT, TASK, 17, "image")
+    permit = signer.permit(TASK, "image")
     for at, letter in enumerate(permit):
         other = permit[:at] + ("a" if letter != "a" else "b") + permit[at + 1 :]
-        assert signer.read(PERMIT, other, "image") is None, at
+        assert signer.read_permit(other, "image") is None, at
     for text in (
         "",
         ".",
@@ -109,7 +112,7 @@ async def test_no_other_text_is_a_permit() -> None:
         "é" * 69,
         "-" * 36 + "." + "_" * 32,
     ):
-        assert signer.read(PERMIT, text, "image") is None, text
+        assert signer.read_permit(text, "image") is None, text
 
 
 # ---- who has one ----------
@@ -120,7 +123,7 @@ async def test_of_many_repetitions_one_is_admitted(knock: Knock) -> None:
         *(knock.gate.admit("image", knock.permit, None) for _ in range(500)), return_exceptions=True
     )
     assert [one for one in answers if not isinstance(one, PermitRejected)] == [
-        (TASK, knock.signer.sign(RECEIPT, TASK, 1_790_000_000_000_000))
+        (TASK, knock.signer.receipt(TASK, EPOCH))
     ]
     assert {one.code for one in answers if isinstance(one, PermitRejected)} == {"PERMIT_USED"}
     counted = knock.store.metrics.values[PERMIT_CHECKS.name]
@@ -149,14 +152,22 @@ async def test_who_leaves_does_not_stop_the_question(knock: Knock) -> None:
 
 
 async def test_forgeries_cost_the_store_nothing(knock: Knock) -> None:
-    for text in (
-        knock.permit[:-1] + "!",
-        knock.permit[:-1],
-        "x" * 100_000,
-        knock.signer.sign(RECEIPT, TASK, 17),
-    ):
+    for text in (knock.permit[:-1] + "!", knock.permit[:-1], "x" * 100_000, knock.signer.receipt(TASK, 17)):
         assert (await knock.refused(text)).code == "PERMIT_NEEDED"
         assert await knock.gate.leave(text if "." not in text else knock.permit) is None
     assert (await knock.refused(knock.permit, new_task_id(1))).code == "PERMIT_NEEDED"
     assert (await knock.refused(knock.permit, endpoint="other")).code == "PERMIT_NEEDED"
     assert knock.store.asked == []
+
+
+# ---- what waits in the store ----------
+
+
+async def test_a_permit_waits_with_its_task_for_its_turn(knock: Knock) -> None:
+    permit = knock.gate.permit(TASK, IMAGE, "https://image.example/cat")
+    assert json.loads("{" + permit.event + "}") == {
+        "permit": knock.permit,
+        "endpoint": "image",
+        "url": "https://image.example/cat",
+    }
+    assert permit.used_ms == IMAGE.timeout_ms

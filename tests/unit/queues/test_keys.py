@@ -6,17 +6,27 @@ from importlib.resources import files
 
 import pytest
 from hiredis import ReplyError
+from msgspec import msgpack
 from tests.contract.store.store import World
 from tests.support.direct import Connection, DirectLink
 from tests.support.servers import Server
 
-from fairlane.queues.keys import KEYS, MESSAGES, Keys, keys_in_lua, pool_prefix
-from fairlane.queues.store.scripts import SHARED, load_scripts
+from fairlane.queues.keys import (
+    ANY_ENDPOINT,
+    ANY_MODEL,
+    KEYS,
+    MESSAGES,
+    Keys,
+    is_reserved,
+    keys_in_lua,
+    pool_prefix,
+)
+from fairlane.queues.store.scripts import load_scripts
 
 FOLDER = files("fairlane.queues") / "lua"
-PARTS = [f"shared/{part}.lua" for part in SHARED]
+FILES = [name for name in load_scripts().files if name.endswith(".lua")]
+TEXTS = {name: (FOLDER / name).read_text() for name in FILES}
 NAMES = list(load_scripts().functions)
-SCRIPTS = [f"{name}.lua" for name in NAMES]
 
 
 def test_names_and_patterns_are_unique() -> None:
@@ -50,38 +60,41 @@ def test_lua_builds_the_same_names(any_server: Server) -> None:
 
 
 def test_scripts_name_only_keys_of_the_map_and_use_all_but_those_of_others() -> None:
-    texts = [(FOLDER / name).read_text() for name in PARTS + SCRIPTS]
-    used = set(re.findall(r"\bkeys\.(\w+)\(", "\n".join(texts)))
+    text = "\n".join(TEXTS.values())
+    used = set(re.findall(r"\bkeys\.(\w+)\(", text)) | {
+        "task",
+        "log",
+        "request",
+        "chain",
+    }  # (`records.remove`)
     known = {key.name for key in KEYS}
     assert used <= known | {"channel"}
     assert known - used == {"secret", "history", "clock", "ticket", "database"}
-    sent = set(re.findall(r"'(\w+)\\n'", "\n".join(texts)))
+    sent = set(re.findall(r"'(\w+)\\n'", text))
     assert sent == set(MESSAGES) - {"drain"}, "(that one an operator's call sends)"
 
 
-def test_each_script_has_a_legend_and_each_shared_function_a_use() -> None:
+def test_each_script_has_a_legend_and_each_function_a_use() -> None:
+    text = "\n".join(TEXTS.values())
     for name in NAMES:
-        text = (FOLDER / f"{name}.lua").read_text()
-        assert text.startswith(f"-- {name}: ")
-        assert "-- KEYS[1]  prefix of the pool" in text
-        assert "-- returns  " in text
-    text = load_scripts().text
+        legend = re.search(rf"^-- {name}: .*?^script\('{name}'", text, re.MULTILINE | re.DOTALL)
+        assert legend, f"{name} has no legend"
+        assert "-- returns   " in legend[0], f"nobody says what {name} returns"
     named = Counter(re.findall(r"\w+", text))
-    for declared, name in re.findall(r"^(local )?function (\w+)", text, re.MULTILINE):
-        made = 1 if declared else 2  # else its name was declared before `do`
-        assert named[name] > made, f"nobody uses {name}"
+    for name in re.findall(r"^(?:local )?function (?:\w+\.)?(\w+)", text, re.MULTILINE):
+        assert named[name] > 1 or name in ("begin", "flush"), f"nobody uses {name}"
 
 
 def test_a_line_in_an_error_is_a_line_of_a_file(world: World) -> None:
     library = load_scripts()
     lines = library.text.splitlines()
-    for name in PARTS + SCRIPTS:
-        for number, line in enumerate((FOLDER / name).read_text().splitlines(), 1):
+    for name, text in TEXTS.items():
+        for number, line in enumerate(text.splitlines(), 1):
             at = library.begins[library.files.index(name)] + number
-            assert lines[at - 1] == line
+            assert line in lines[at - 1]
             assert library.explain(f"user_function:{at}: no") == f"{name}:{number}: no"
-    with pytest.raises(ReplyError, match=r"ERR read_log\.lua:\d+: attempt to"):
-        world.link.run("read_log", "task")
+    with pytest.raises(ReplyError, match=r"ERR scripts/read_log\.lua:\d+: attempt to"):
+        world.link.run("read_log", msgpack.encode({"id": "task"}))
 
 
 def test_a_library_that_is_gone_is_loaded_again_and_one_that_is_there_is_not(any_server: Server) -> None:
@@ -89,5 +102,12 @@ def test_a_library_that_is_gone_is_loaded_again_and_one_that_is_there_is_not(any
     connection.call("FUNCTION", "FLUSH")
     for _ in range(2):
         link = DirectLink(connection, pool_prefix(), load_scripts())
-        assert link.run("read_task", "nobody").result() == []
+        assert len(link.run("read", msgpack.encode({"id": "nobody"})).result()) == 1
     connection.close()
+
+
+def test_names_of_endpoints_are_reserved() -> None:
+    assert is_reserved("http:image")
+    assert is_reserved(ANY_ENDPOINT)
+    assert not is_reserved("https")
+    assert not is_reserved(ANY_MODEL)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from msgspec import msgpack
 from tests.contract.store.store import sample_ends
 from tests.support.ids import id_of
 from tests.support.proxy import ChaosProxy
@@ -22,6 +23,8 @@ from fairlane.queues.store.wire import connect
 from fairlane.queues.tasks import Append, End, State, Submitted, TaskSpec, Used
 
 DEADLINE_S = 10.0
+NOBODY = msgpack.encode({"id": "nobody"})
+UNKNOWN = [msgpack.encode({"known": False})]
 
 
 @asynccontextmanager
@@ -181,8 +184,8 @@ def test_the_library_of_another_release_is_removed_and_comes_back_when_that_one_
             await older.start()
             try:
                 for _ in range(3):  # each finds its own, whoever connected last
-                    assert await link.run("read_task", "nobody") == []
-                    assert await older.run("read_task", "nobody") == []
+                    assert await link.run("read", NOBODY) == UNKNOWN
+                    assert await older.run("read", NOBODY) == UNKNOWN
             finally:
                 await older.close()
 
@@ -197,7 +200,7 @@ def test_a_library_that_cannot_be_loaded_again_is_reported_as_an_unavailable_sto
             await link.command("FUNCTION", "FLUSH")
             await link.command("CONFIG", "SET", "maxmemory", 1)
             for reply in await asyncio.gather(
-                *[link.run("renew_leases", 1000, 1000, 0) for _ in range(100)], return_exceptions=True
+                *[link.run("read", NOBODY) for _ in range(100)], return_exceptions=True
             ):
                 assert isinstance(reply, StoreUnavailable)
             assert not link.up
@@ -205,7 +208,7 @@ def test_a_library_that_cannot_be_loaded_again_is_reported_as_an_unavailable_sto
             with server.client() as operator:
                 operator.config_set("maxmemory", 0)
             await until_up(link)
-            assert isinstance(await link.run("renew_leases", 1000, 1000, 0), list)
+            assert isinstance(await link.run("read", NOBODY), list)
 
     with running_server(redis_server.binary) as server:
         run(main, server)
@@ -218,7 +221,7 @@ def test_a_redis_user_without_functions_ends_the_start(redis_server: Server, for
             operator.execute_command("ACL", "SETUSER", "default", f"-{forbidden}")
 
         async def configure(link: RedisLink) -> None:
-            await link.run("renew_leases", 1000, 1000, 0)
+            await link.run("read", NOBODY)
 
         with pytest.raises(StoreRefused, match=rf"lacks permissions in Redis: .*'{forbidden}"):
             await RedisLink(server.url, load_scripts(), pool_prefix(), on_connect=configure).start()
@@ -264,7 +267,7 @@ def test_a_restarted_server_is_found_again(redis_server: Server) -> None:
             server.start()
             await until_up(link)
             assert await link.command("PING") == b"PONG"
-            assert isinstance(await link.run("renew_leases", 1000, 1000, 0), list)
+            assert isinstance(await link.run("read", NOBODY), list)
         assert changes == [True, False, True, False]
 
     with running_server(redis_server.binary) as server:

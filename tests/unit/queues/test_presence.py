@@ -18,7 +18,7 @@ def test_only_changes_are_published() -> None:
     presence.changed("b")
     presence.changed("gone before it was told")
     assert presence.next_update(describe) == (
-        {"worker:a": b'{"workerId":"a"}', "worker:b": b'{"workerId":"b"}'},
+        {"worker:a": '{"workerId":"a"}', "worker:b": '{"workerId":"b"}'},
         [],
         False,
     )
@@ -54,23 +54,23 @@ def test_everything_is_published_again_to_a_store_that_may_have_lost_data() -> N
 def test_the_store_keeps_and_counts_what_was_published(world: World) -> None:
     pool = Store(world)
 
-    def present(told: dict[str, bytes], gone: tuple[str, ...] = (), *, anew: bool = False) -> int:
-        count: int = pool.scheduler.update_presence(PresenceUpdate(told, list(gone), anew), 15_000).result()
-        return count
+    def present(told: dict[str, str], gone: tuple[str, ...] = (), *, anew: bool = False) -> int:
+        reply = pool.scheduler.update_presence(PresenceUpdate(told, list(gone), anew), 15_000).result()
+        return pool.scheduler.parse_presence(reply)
 
     def rows() -> list[dict[str, Any]]:
         return read_presence(world.call("HGETALL", world.keys("presence", replica="r1")))
 
-    assert present({"a": b'{"workerId":"a"}', "b": b'{"workerId":"b"}'}) == 2
+    assert present({"a": '{"workerId":"a"}', "b": '{"workerId":"b"}'}) == 2
     assert present(Presence().live({"a": (3, 40), "b": (0, 0)}, {"a": 30}).fields) == 3
     assert sorted(rows(), key=lambda row: row["workerId"]) == [
         {"workerId": "a", "running": 3, "heartbeatAgeMs": 40, "taskSilentMs": 30},
         {"workerId": "b", "running": 0, "heartbeatAgeMs": 0, "taskSilentMs": None},
     ]
-    assert present({"c": b'{"workerId":"c"}'}, ("a",)) == 3
+    assert present({"c": '{"workerId":"c"}'}, ("a",)) == 3
     assert sorted(row["workerId"] for row in rows()) == ["b", "c"]
     assert 0 < world.call("PTTL", world.keys("presence", replica="r1")) <= 15_000
-    assert present({"d": b'{"workerId":"d"}'}, anew=True) == 1
-    many = {f"w{number}": b"{}" for number in range(MAX_PER_MESSAGE)}
+    assert present({"d": '{"workerId":"d"}'}, anew=True) == 1
+    many = {f"w{number}": "{}" for number in range(MAX_PER_MESSAGE)}
     assert present(many, tuple(f"x{number}" for number in range(MAX_PER_MESSAGE))) == MAX_PER_MESSAGE + 1
     assert present({}) == MAX_PER_MESSAGE + 1

@@ -4,5 +4,5 @@ from fairlane.queues.versions import hash_of
 
 
 def test_the_hash_names_the_settings_in_any_order() -> None:
-    assert hash_of(["a", 1, "b", 2]) == hash_of(["b", 2, "a", 1])
-    assert len({hash_of([]), hash_of(["a", 1]), hash_of(["a", 2]), hash_of(["b", 1])}) == 4
+    assert hash_of({"m:a": {"x": 1, "y": 2}, "q:b": {}}) == hash_of({"q:b": {}, "m:a": {"y": 2, "x": 1}})
+    assert len({hash_of(one) for one in ({}, {"a": {"x": 1}}, {"a": {"x": 2}}, {"b": {"x": 1}})}) == 4

@@ -51,6 +51,7 @@ class Store:
     """A scheduler whose answers the test gives: each call waits in `calls` until it is answered."""
 
     replica = "r1"
+    outbox_full = False
 
     def __init__(self) -> None:
         self.limits = Limits()
@@ -75,7 +76,7 @@ class Store:
             return lambda reply: reply
         if name == "parse_take":
             return lambda reply: reply if isinstance(reply, Taken) else Taken(reply, ())
-        if name in ("parse_submit", "parse_append", "parse_finish"):
+        if name in ("parse_submit", "parse_append", "parse_finish", "parse_offer", "parse_presence"):
             return lambda reply: reply
         return lambda *args, **more: self._call(name, *args, **more)
 

@@ -104,9 +104,11 @@ class Offers:
 
     def _on_offered(self, reply: asyncio.Future[Any]) -> None:
         observe(reply)
-        if not reply.cancelled() and reply.exception() is None and reply.result():
+        if reply.cancelled() or reply.exception() is not None:
+            return
+        if refused := self._scheduler.parse_offer(reply.result()):
             what = "too many model names: the store takes no more of them for now"
-            self._lines.log(log.warning, what, refused=reply.result())
+            self._lines.log(log.warning, what, refused=refused)
 
     async def report_if_due(self) -> None:
         """Report the offers again: each holds for OFFER_HOLD_MS. Raise StoreError."""
@@ -119,13 +121,15 @@ class Offers:
         offered = sorted(models)
         self._due = now + OFFER_S
         for at in range(0, max(len(offered), len(withdrawn), 1), MAX_PER_MESSAGE):
-            for reply in self._send(offered[at : at + MAX_PER_MESSAGE], withdrawn[at : at + MAX_PER_MESSAGE]):
-                await reply
+            await asyncio.gather(
+                *self._send(offered[at : at + MAX_PER_MESSAGE], withdrawn[at : at + MAX_PER_MESSAGE])
+            )
         moving = {w.id: (len(w.attempts), pool.silent_ms(w)) for w in pool}
         silent = {w.id: ms for w in pool if (ms := self._task_silent_ms(w)) is not None}
         news = self._presence.live(moving, silent)
         expected = self._presence.fields
-        if await self._scheduler.update_presence(news, OFFER_HOLD_MS) != expected:
+        reply = await self._scheduler.update_presence(news, OFFER_HOLD_MS)
+        if self._scheduler.parse_presence(reply) != expected:
             self._forget_presence()
         if self._present_timer is None:
             self._present()

@@ -185,7 +185,7 @@ class Assigner:
             worker.hold_until = self._pool.time() + attempt.suspicion.alone_s
             self._loop.call_later(attempt.suspicion.alone_s, self._survived, attempt)
         payload = self._payloads.pop(grant.task_id)
-        others = grant.repair not in ("", "1") or grant.stage  # it has got another payload meanwhile
+        others = grant.repaired is not None or grant.stage  # it has got another payload meanwhile
         if payload is not None and not others:
             attempt.send(payload)
         else:

@@ -291,7 +291,7 @@ class Attempt:
         if grant.answer:
             self._schema = schema_of(grant.answer, payload)
             self._made = ResultView(TaskInfo(grant.task_id, grant.asked, 0, grant.task_type))
-            if grant.repair and not grant.stream:
+            if (grant.repairs or grant.repaired) and not grant.stream:
                 self.writer.buffer_until_end()
         if grant.stage:
             self._begin_stage(grant)
@@ -570,7 +570,7 @@ class Attempt:
         if again is not None:
             failed = Fragment(fragment_error(text, code, False, step.usage), code)
             repair = Repair(again, end.used)
-            self._requeue(f"{code}, repaired", "repair", failed, blameless=True, repair=repair)
+            self._requeue(f"{code}, repaired", "redo", failed, blameless=True, repair=repair)
             return
         self.fail(code, text, retryable=False, usage=step.usage, used=end.used, blameless=True)
 
@@ -821,7 +821,7 @@ class Attempt:
         aside_ms: int = 0,
     ) -> None:
         unsent, lost = self._sent_at is None or self._rejected, cause == "lost"
-        begun = not unsent if lost else self.phase == "running" and cause not in ("declined", "repair")
+        begun = not unsent if lost else self.phase == "running" and cause not in ("declined", "redo")
         self.phase = "over"
         self.writer.close()
         grace_ms = self._effects.settings.lost_grace_ms if lost and self.worker.version >= 2 else 0

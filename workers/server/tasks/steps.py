@@ -7,7 +7,7 @@ from fairlane.workers.server.pool import Mismatch
 from fairlane.workers.server.tasks.chains import StageDone
 
 NO_USAGE = Used()
-Cause = Literal["lost", "failed", "falls", "declined", "repair"]
+Cause = Literal["lost", "failed", "falls", "declined", "redo"]
 """Why a task goes back: its worker is gone, it failed in a way that a retry can fix, or only another model, or no worker began it
 (which costs no try), or it was answered and the answer is to be repaired (no try either)."""
 

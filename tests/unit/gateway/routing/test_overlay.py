@@ -104,7 +104,7 @@ def test_values_of_tiers_and_of_requests_with_images_are_set_by_their_names() ->
     assert image.rule is not None
     assert (image.model, image.rule.max_output_tokens, plan(over, "seeing").model) == ("f", 9, "a")
     assert plan(over, "seeing", tier="paid", image=True).model == "b"
-    assert (plan(over, "to_f", image=True).model, plan(over, "to_f").fallbacks) == ("b", "a\t")
+    assert (plan(over, "to_f", image=True).model, plan(over, "to_f").fallbacks) == ("b", (("a", ""),))
 
 
 def test_an_override_of_a_model_holds_for_its_routes_too_and_the_last_one_wins() -> None:
@@ -116,8 +116,8 @@ def test_an_override_of_a_model_holds_for_its_routes_too_and_the_last_one_wins()
     )
     assert over.settings.models["a"].first_output_ms == 6
     assert over.settings.models["a"].concurrency is None, "the scheduler applies it"
-    assert (plan(over, "a").fallbacks, plan(over, "r").fallbacks) == ("b\t", "b\t")
-    assert plan(over, "f").fallbacks == ""
+    assert (plan(over, "a").fallbacks, plan(over, "r").fallbacks) == ((("b", ""),), (("b", ""),))
+    assert plan(over, "f").fallbacks == ()
 
 
 @pytest.mark.parametrize(

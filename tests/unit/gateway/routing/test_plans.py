@@ -23,7 +23,7 @@ def plan(made: Plans, name: str, tier: str = "free", *, image: bool = False, **m
 
 def test_a_name_that_is_no_route_is_a_model() -> None:
     made = plan(plans(models={"m": {}}), "m")
-    assert (made.asked, made.model, made.rule, made.fallbacks, made.downgrade) == ("m", "m", None, "", None)
+    assert (made.asked, made.model, made.rule, made.fallbacks, made.downgrade) == ("m", "m", None, (), None)
 
 
 def test_what_is_said_for_a_tier_beats_what_is_said_for_all_and_images_beat_both() -> None:
@@ -69,7 +69,7 @@ def test_models_with_fallbacks_are_routes_to_themselves_and_lend_them_to_routes(
         },
         prices=[{"model": "b", "input": 1, "output": 2}],
     )
-    assert plan(made, "a").fallbacks == "b\t1000000 1000000 2000000 2000000 0\nc\t"
+    assert plan(made, "a").fallbacks == (("b", "1000000 1000000 2000000 2000000 0"), ("c", ""))
     rules = {name: plan(made, name).rule for name in ("a", "r", "own", "none")}
     assert {
         name: rule and (rule.route, rule.fallbacks, rule.fallback_after_ms) for name, rule in rules.items()
@@ -102,8 +102,11 @@ def test_the_price_is_the_routes_own_else_what_is_said_of_its_name_else_the_mode
     own = {"model": "m", "fallbacks": ["n"], "price": {"input": 3, "output": 3, "request": 0.5}}
     made = plans(routes={"r": {"model": "m", "fallbacks": ["n"]}, "o": own}, prices=prices)
     one, two, three = (f"{n}000000 {n}000000 {n}000000 {n}000000 " for n in (1, 2, 3))
-    assert (plan(made, "r").terms.price, plan(made, "r").fallbacks) == (one + "0", f"n\t{one}0")
-    assert (plan(made, "o").terms.price, plan(made, "o").fallbacks) == (three + "500000", f"n\t{three}500000")
+    assert (plan(made, "r").terms.price, plan(made, "r").fallbacks) == (one + "0", (("n", f"{one}0"),))
+    assert (plan(made, "o").terms.price, plan(made, "o").fallbacks) == (
+        three + "500000",
+        (("n", f"{three}500000"),),
+    )
     assert plan(made, "m").terms.price == two + "0"
 
 

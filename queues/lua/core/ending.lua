@@ -1,0 +1,161 @@
+-- Ends: a slot is given back, an attempt is settled, a task ends.
+local ending = {}
+local MAX_IDLE = 1000 -- requests that an idle slot is charged
+
+-- A running mean.
+local function mean_after(mean, value, share)
+  if not mean or mean == 0 then return math.max(value, 1) end
+  return mean + share * (value - mean)
+end
+
+-- A task has ended and holds no slot: its usage is recorded, and what it leaves behind is kept for its time. (hook `closed`)
+function ending.close(task)
+  task.keep_ms = math.max(task.ended_at + (task.ttl or 0) - NOW, 1000)
+  hooks.each('closed', task)
+  retention.keep(task, task.keep_ms)
+  outbox.record(task)
+end
+
+-- Give a task's slot back. Return whether it held one, which is once per attempt: its account is then to be closed, by `settle` or
+-- `refund`.
+function ending.release(task)
+  local held = call('ZREM', keys.slots(task.model), task.id) == 1
+  call('ZREM', keys.due(), task.id)
+  if not held then return false end
+  local lane, user = models.lane(models.get(task.model), task.queue), lanes.user_of(task)
+  lane.running, user.running = lane.running - 1, user.running - 1
+  if task.counted then call('SREM', keys.load(task.queue), task.id) end
+  task.counted = nil
+  models.save(task.model)
+  lanes.save_user(user)
+  hooks.each('released', task)
+  return true
+end
+
+-- Settle an attempt whose slot was released: charge what it used beyond its estimate, learn from it. `used`: tokens of `input` and
+-- `output` (absent: unknown); what a worker says is believed up to 4,194,304, and learned from up to 131,072. `completed`: it ran
+-- to its end. `idle_ms`: for so long it held its slot before anything began: that is no part of how long it took, and is charged as the number
+-- of requests that others could have made.
+function ending.settle(task, used, completed, idle_ms)
+  local model, user = models.get(task.model), lanes.user_of(task)
+  local input, output = used.input, used.output
+  local known = input ~= nil and output ~= nil
+  local held_ms = math.max(NOW - task.granted_at, 0)
+  idle_ms = math.min(idle_ms or 0, held_ms)
+  local ran_ms, due = held_ms - idle_ms, nil
+  if model.cost == 'slot_seconds' then
+    due = held_ms
+  elseif model.cost == 'requests' then
+    due = 1
+    if idle_ms > 0 and (model.mean_ms or 0) > 0 then due = 1 + math.min(math.floor(idle_ms / model.mean_ms), MAX_IDLE) end
+  elseif known then
+    due = math.min(input, 4194304) + 2 * math.min(output, 4194304)
+  end
+  if due and due ~= task.account.cost then lanes.charge(task, due - task.account.cost) end
+  if completed then
+    if known then
+      output = math.min(output, 131072)
+      local longest = model.longest_output or 0 -- recent: it fades with shorter ones
+      model.longest_output = output > longest and output or longest - math.floor((longest - output) / 64)
+      user.output = mean_after(user.output, output, 0.3)
+      model.mean_output = mean_after(model.mean_output, output, 0.05)
+      model.mean_speed = mean_after(model.mean_speed, math.min(output * 1000 / math.max(ran_ms, 1), 1000), 0.1)
+    end
+    if model.cost == 'slot_seconds' then user.ms = mean_after(user.ms, ran_ms, 0.3) end
+    model.mean_ms = mean_after(model.mean_ms, ran_ms, 0.1)
+  end
+  models.save(task.model)
+  lanes.stopped(task)
+  hooks.each('settled', task, used, completed)
+end
+
+-- Refund all that an attempt was charged.
+function ending.refund(task)
+  if task.account.cost > 0 then lanes.charge(task, 0 - task.account.cost) end
+  lanes.stopped(task)
+  hooks.each('settled', task, nil, false)
+end
+
+-- Log the last events of an attempt, from number `seq` on, which its log does not hold yet; their data are `args` behind `at` (1). Return the epoch of what follows them, if that
+-- has its writer's next number: no reader saw another event there.
+function ending.log_last(task, seq, kinds, args, replica, at)
+  for i, kind in ipairs(kinds) do
+    if seq > task.top then
+      granting.log(task, task.epoch, kind, args[(at or 1) + i], replica)
+      if not task.first_output_at and kind == 'chunk' then task.first_output_at = NOW end
+    end
+    seq = seq + 1
+  end
+  return seq == task.top + 1 and task.epoch or nil
+end
+
+-- Return the failure of a task, for `finish`. `why`: `rest` and `code`.
+function ending.failure(task, why)
+  return { state = 'failed', kind = 'error', code = why.code, data = event_data(task.id, why.rest .. (task.failure_fields or '')) }
+end
+
+-- End a task: the only writer of terminal events and final states. `finish`: the `state`, the `kind` and `data` of the terminal event, the
+-- failure `code`, and the `nonce` of a call that may be repeated. `more.stop_until`: it leaves its slot `stopping` until then; else the
+-- caller has taken it out of its lane or released its slot. The terminal event has an epoch of its own: the store may have lost what
+-- the attempt's writer logged behind the log's end, and readers have seen it. Only that writer knows better (`more.epoch`).
+-- Return the terminal event's id.
+function ending.finish(task, finish, more)
+  more = more or {}
+  payloads.drop(task)
+  task.state, task.ended_at, task.code, task.end_nonce = finish.state, NOW, finish.code or '', finish.nonce
+  task.used = more.used or task.used
+  task.end_id = granting.log(task, more.epoch or granting.new_epoch(task), finish.kind, finish.data, more.except)
+  records.save(task)
+  if not task.chain then call('HINCRBY', keys.pool(), finish.state, '1') end
+  hooks.each('ended', task, finish, more)
+  if more.stop_until then
+    ending.keep_slot(task, more.stop_until)
+  elseif not task.parts_run then
+    ending.close(task)
+  end
+  return task.end_id
+end
+
+-- Keep the slot of a task until then.
+function ending.keep_slot(task, until_ms)
+  task.lease = until_ms
+  call('ZADD', keys.slots(task.model), whole(until_ms), task.id)
+  call('ZADD', keys.due(), task.state == 'executing' and granting.run_instant(task, until_ms) or whole(until_ms), task.id)
+end
+
+-- End a task that waits.
+function ending.finish_waiting(task, finish)
+  call('ZREM', keys.due(), task.id)
+  lanes.dequeue(task)
+  return ending.finish(task, finish)
+end
+
+-- Return how a task came to its state, for those who count.
+function ending.account(task)
+  return {
+    id = task.id, queue = task.queue, model = task.model, type = task.type, state = task.state, code = task.code or '',
+    total_ms = NOW - task.enqueued_at, ran_ms = task.granted_at and NOW - task.granted_at or -1, request_id = task.request_id or '',
+    user = task.user, asked = task.requested_model or task.model, worker = task.worker or '', attempt = task.attempt or 0,
+  }
+end
+
+-- Have the owner of a running task stop its worker.
+function ending.request_stop(task, why)
+  if task.owner then publish(task.owner, 'stop\n' .. task.id .. '\n' .. whole(task.epoch) .. '\n' .. why) end
+end
+
+-- Tasks that ended with another one, in this call, for those who count.
+local related = {}
+
+function ending.begin()
+  if related[1] then related = {} end
+end
+
+function ending.flush() end
+
+function ending.add_related(task) related[#related + 1] = ending.account(task) end
+
+function ending.related() return related end
+
+unit_of_work[#unit_of_work + 1] = ending
+return ending

@@ -1,0 +1,304 @@
+-- Grants: a task gets a slot, and an attempt begins.
+local granting = {}
+local MAX_TAKEN = 64 -- in one call: it takes time, and no other call is served meanwhile
+local MAX_LOOKED_AT = 1000 -- for the same reason: tasks that may not start are looked at, too
+local LEAD = 600000 * 4096 -- ten minutes of a worker
+
+-- Return the tokens that a task is expected to write: by the user's running mean, else the model's, else as many as the request allows
+-- (4,096 at most, as nothing is known yet).
+function granting.expected_output(task, model, user)
+  local output = user.output > 0 and user.output or model.mean_output or 0
+  local asked = task.max_output or 0
+  if output == 0 then output = asked > 0 and math.min(asked, 4096) or 256 end
+  return asked > 0 and math.min(output, asked) or output
+end
+
+-- Return the tokens of output that a task should have paid for when it has written `output`: those, and what the model writes in 15 s by
+-- its mean speed (256 tokens while it is unknown), but no more than is likely to come by the user's running mean and the request.
+-- Tasks pay before they write, so a user who is behind does not get all free slots at the same time; and for seconds, not to the
+-- end, so it matters little how wrong the mean is. One that has outrun it pays half as far ahead.
+function granting.output_due(task, output, model, user)
+  local ahead, asked, likely = (model.mean_speed or 0) * 15, task.max_output or 0, user.output
+  if ahead == 0 then ahead = 256 end
+  if asked > 0 and (likely == 0 or asked < likely) then likely = asked end
+  if likely == 0 then return output + ahead end
+  if output > likely then return output + ahead / 2 end
+  return math.min(output + ahead, likely)
+end
+
+-- Return the cost of a task in tokens, a whole number: input + 2 x output.
+function granting.token_cost(input, output)
+  return math.max(math.floor(math.min(input or 0, 16777216) + 2 * math.min(output, 4194304) + 0.5), 1)
+end
+
+-- Return what a task is charged at its grant, a whole number in its model's unit: tokens = input + 2 x the output due, requests = 1,
+-- slot_seconds = the ms that it is expected to run.
+local function first_charge(task, model, user)
+  if model.cost == 'requests' then return 1 end
+  if model.cost == 'slot_seconds' then
+    local ms = user.ms > 0 and user.ms or model.mean_ms or granting.expected_output(task, model, user) * 20
+    return math.max(math.floor(ms + 0.5), 1)
+  end
+  return granting.token_cost(task.input_tokens, granting.output_due(task, 0, model, user))
+end
+
+-- Return an epoch: the first part of the ids of what is logged from now on. The time, us, and larger than any before of this task. No
+-- second one is the same, also when the store has forgotten the first: so no id ever names two events.
+function granting.new_epoch(task)
+  local last = task.epoch or 0
+  return US > last and US or last + 1 + US % 1000000
+end
+
+-- Return the instant at which the sweep must look at a task that runs, whose lease ends at `lease_end`.
+function granting.run_instant(task, lease_end)
+  return whole(earlier(earlier(lease_end, task.attempt_deadline), task.linger_at))
+end
+
+-- Log an event of a task with its next number, and publish it to the readers' replicas, all but `except`. Return its id. Large events
+-- travel by id only.
+function granting.log(task, epoch, kind, data, except)
+  task.top = (task.top or 0) + 1
+  local event_id = whole(epoch) .. '-' .. whole(task.top)
+  call('XADD', keys.log(task.id), event_id, 'type', kind, 'data', data)
+  task.log_bytes = (task.log_bytes or 0) + #data + 64
+  local readers = task.readers
+  if not readers or readers == '' or readers == except then return event_id end
+  local message
+  for replica in string.gmatch(readers, '[^,]+') do
+    if replica ~= except then
+      if not message and #data > 65536 then
+        message = 'event_id\n' .. task.id .. '\n' .. event_id
+      elseif not message then
+        message = 'event\n' .. task.id .. '\n' .. event_id .. '\n' .. kind .. '\n' .. data
+      end
+      publish(replica, message)
+    end
+  end
+  return event_id
+end
+
+-- Begin an attempt of a task. `turn`: of its lane (eligible.lua); `tag`: start tag of its flow, which it leaves if `in_line`. `grant`: the
+-- receiver: `replica`, `worker` and its `upstream`, `token`, and `ms` until the first renewal.
+local function begin(task, turn, tag, in_line, grant)
+  local name, queue, lane = task.model, task.queue, turn.lane
+  local model, user = models.get(name), lanes.user_of(task)
+  local cost = first_charge(task, model, user)
+  local flow_step = lanes.step(cost, lanes.flow_weight(task))
+  local weight = models.weight(queue)
+  model.V, lane.v = math.max(model.V, turn.moves_to), math.max(lane.v, tag)
+  lane.tag, lane.charged, lane.running = lane.tag + lanes.step(cost, weight), lane.charged + cost, lane.running + 1
+  if in_line then lanes.depart(task, tag, flow_step) else user.tag = tag + flow_step end
+  user.running, user.at = user.running + 1, math.floor(NOW / 1000)
+  model.used_at = NOW
+  models.save(name)
+  lanes.save_user(user)
+  task.account = { cost = cost, weight = weight, lane_lifts = lane.lifts, flow_lifts = user.lifts }
+  if models.queue(queue).max_running then
+    call('SADD', keys.load(queue), task.id)
+    task.counted = true
+  end
+
+  local deadline, run = task.deadline or 0, task.run_limit or 0
+  if run > 0 then deadline = deadline > 0 and math.min(deadline, NOW + run) or NOW + run end
+  task.state, task.attempt, task.epoch = 'executing', (task.attempt or 0) + 1, granting.new_epoch(task)
+  task.token, task.owner, task.worker = grant.token, grant.replica, grant.worker
+  task.upstream = grant.upstream ~= '' and grant.upstream or nil
+  task.granted_at, task.attempt_deadline, task.lease = NOW, deadline, NOW + grant.ms
+  hooks.each('granted', task, model)
+  call('ZADD', keys.slots(name), whole(task.lease), task.id)
+  call('ZADD', keys.due(), granting.run_instant(task, task.lease), task.id)
+  local data = event_data(task.id, '"attempt":' .. whole(task.attempt) .. ',"model":' .. cjson.encode(task.requested_model or name)
+    .. ',"queue":"' .. queue .. '"' .. (task.event_fields or ''))
+  granting.log(task, task.epoch, 'start', data, task.owner)
+  if grant.begun then grant.begun(task) end
+  records.save(task)
+  return data
+end
+
+-- Begin a task that comes while none waits, in this turn.
+function granting.begin_now(task, turn, grant)
+  local lane, user = turn.lane, lanes.user_of(task)
+  lane.lifts = lane.lifts + turn.moves_to - lane.tag
+  lane.tag = turn.moves_to
+  return begin(task, turn, lanes.start_tag(lane, user, user.tag), false, grant)
+end
+
+-- Take a turn: mark the lanes that were passed over, and place the lane if it was, or comes out of turn.
+local function take_turn(model, turn)
+  for _, lane in ipairs(turn.skipped) do lane.skipped = true end
+  local lane = turn.lane
+  if lane.skipped then -- it had to stand back: lifted like one that was idle
+    lane.skipped = nil
+    lanes.lift(model, lane)
+    turn.moves_to = math.max(turn.moves_to, lane.tag)
+  end
+  local ahead = lane.tag - math.max(turn.moves_to, model.V)
+  if ahead > 0 then -- its reserve brought it here, out of turn: it owes for this turn alone
+    lane.tag, lane.lifts = lane.tag - ahead, lane.lifts - ahead
+  end
+end
+
+-- Hand out the next task of a model: it leaves its lane and an attempt begins, or nothing changes. One whose time to wait is over, or
+-- whose record is lost, only leaves its lane: the sweep is due for it. A hook `may_start` returns why a task may not start:
+-- {at = ms}: the model may not until then; `upstream`: through this upstream. {aside = ms}: it stands aside until then.
+-- {park = function}: its flow is parked. {alone = grant}: it needs no worker, and begins with this grant; `grant.begun` is called then.
+-- Return the task, its start event's data, and the turn; or nil and that answer.
+local function grant_next(name, grant)
+  while grant.looks > 0 do
+    grant.looks = grant.looks - 1
+    local turn, at = eligible.turn(name)
+    if not turn then return nil, { at = at } end
+    local model, queue = models.get(name), turn.queue
+    take_turn(model, turn)
+    models.save(name)
+    local user, tag = unpack(call('ZRANGE', keys.flows(queue, name), '0', '0', 'WITHSCORES'))
+    local id = call('ZRANGE', keys.flow(queue, name, user), '0', '0')[1]
+    local task = records.load(id)
+    local why = task and hooks.first('may_start', task, grant)
+    if not task then
+      lanes.dequeue({ id = id, queue = queue, model = name, user = user })
+    elseif passed(task.wait_deadline) or passed(task.deadline) then -- (not `linger_at`: a reader may still move it)
+      lanes.dequeue(task)
+    elseif why and why.aside then
+      lanes.dequeue(task)
+      lanes.set_aside(task, why.aside)
+    elseif why and why.park then
+      lanes.park(queue, name, user, tag)
+      why.park(queue, name, user, tonumber(tag))
+    elseif why and why.alone then
+      begin(task, turn, tonumber(tag), true, why.alone)
+    elseif why then
+      return nil, why
+    elseif not grant.token then
+      return nil, {}
+    else
+      return task, begin(task, turn, tonumber(tag), true, grant), turn
+    end
+  end
+  return nil, {}
+end
+
+-- Start the tasks at the head of a model's line that need no worker, some at a time. Return whether there may be more.
+function granting.start_alone(name)
+  local grant = { upstream = '', looks = MAX_TAKEN }
+  grant_next(name, grant)
+  return grant.looks == 0
+end
+
+-- Return the models of `names` ('*' alone: every model) with waiting tasks, in the order of their line, as {model, place}; and where
+-- workers are shared among them, the key of the place that these served last. A model stands there at least (an idle one saves no
+-- turns), and LEAD behind it at most.
+local function line_of(names)
+  if #names == 1 and names[1] ~= '*' then return { { names[1], 0 } } end
+  local line, last = {}, 0
+  if names[1] == '*' then
+    local flat = call('ZRANGE', keys.backlog(), '0', '999', 'WITHSCORES')
+    for i = 1, #flat, 2 do
+      if not is_reserved(flat[i]) then line[#line + 1] = { flat[i], tonumber(flat[i + 1]) } end
+    end
+  else
+    for _, name in ipairs(names) do
+      local place = call('ZSCORE', keys.backlog(), name)
+      if place then line[#line + 1] = { name, tonumber(place) } end
+    end
+  end
+  local shared = keys.line(redis.sha1hex(table.concat(names, '\n')))
+  for _, entry in ipairs(line) do last = math.max(last, entry[2]) end
+  last = tonumber(call('GET', shared) or last)
+  for _, entry in ipairs(line) do
+    entry[3], entry[2] = entry[2], math.min(math.max(entry[2], last), last + LEAD)
+    if entry[2] < entry[3] then granting.stand(entry[1], entry[2]) end
+  end
+  table.sort(line, function(a, b)
+    if a[2] ~= b[2] then return a[2] < b[2] end
+    if a[3] ~= b[3] then return a[3] < b[3] end
+    return a[1] < b[1]
+  end)
+  return line, shared
+end
+
+-- Write down a model's place in the line of models.
+function granting.stand(name, place)
+  models.get(name).turn = place
+  models.save(name)
+  call('ZADD', keys.backlog(), 'XX', whole(place), name)
+end
+
+-- A grant as it is returned: the record's two parts, and the data of its start event.
+local function add_grant(grants, task, start)
+  grants[#grants + 1] = records.packed(task)
+  grants[#grants + 1] = task.spec_text
+  grants[#grants + 1] = start
+end
+
+-- Take up to `ask.want` tasks for a worker that serves `ask.models` ({'*'}: every model), in the order of the models' line. What stays
+-- unfilled is recorded, so that the next task wakes this replica; what others could still start, of these models or of `freed` (a
+-- model that has a slot free since this script began), wakes them. Return the grants, their ids, and `later` (waking.lua).
+function granting.take(ask, freed)
+  local grants, ids, later, left = {}, {}, {}, {}
+  local want = math.min(ask.want, MAX_TAKEN)
+  local grant = { replica = ask.replica, worker = ask.worker, upstream = ask.upstream, ms = ask.grant_ms, looks = MAX_LOOKED_AT }
+  local waiting, shared = line_of(ask.models)
+  while #ids < want and waiting[1] do
+    local entry = table.remove(waiting, 1)
+    local name = entry[1]
+    grant.token = ask.nonce .. ':' .. whole(#ids + 1)
+    local task, start, turn = grant_next(name, grant)
+    if task then
+      ids[#ids + 1] = task.id
+      add_grant(grants, task, start)
+      if shared then
+        call('SET', shared, whole(entry[2]), 'EX', '3600')
+        entry[2] = entry[2] + lanes.model_step(models.get(name))
+        granting.stand(name, entry[2])
+      end
+      if turn.last then
+        if name == freed then freed = nil end
+      else
+        local at = #waiting + 1 -- back into the line
+        while at > 1 and waiting[at - 1][2] > entry[2] do at = at - 1 end
+        table.insert(waiting, at, entry)
+      end
+    else
+      local why = start
+      if name == freed and not why.upstream then freed = nil end
+      if why.at and why.at < FOREVER then waking.note_later(later, name, why.at, why.upstream) end
+    end
+  end
+  if #ids < want then
+    waking.idle(ask.models, ask.replica)
+  else
+    for i = 1, math.min(#waiting, 16) do left[#left + 1] = waiting[i][1] end
+  end
+  for _, name in ipairs(left) do
+    if name == freed then freed = nil end
+    waking.wake(name, later)
+  end
+  if freed then waking.wake(freed) end
+  return grants, ids, later
+end
+
+-- Return the grants among `ids` that a call made under this nonce and that still hold: its reply was lost.
+function granting.repeat_grants(ids, nonce)
+  local grants = {}
+  for _, id in ipairs(ids or {}) do
+    local task = records.load(id)
+    if task and task.state == 'executing' and string.find(task.token, nonce .. ':', 1, true) == 1 then
+      local entry = call('XRANGE', keys.log(id), whole(task.epoch), '+', 'COUNT', 1)[1]
+      add_grant(grants, task, entry and entry[2][4] or '')
+    end
+  end
+  return grants
+end
+
+-- The same as `take`, for calls that have no record in which to note what they granted. The note outlives the grants, since a sweep may
+-- prolong them.
+function granting.take_once(ask, freed)
+  local before = call('GET', keys.taken(ask.nonce))
+  if before then return granting.repeat_grants(cmsgpack.unpack(before), ask.nonce), {} end
+  local grants, ids, later = granting.take(ask, freed)
+  if #ids > 0 then call('SET', keys.taken(ask.nonce), cmsgpack.pack(ids), 'PX', whole(5 * ask.grant_ms)) end
+  return grants, later
+end
+
+return granting

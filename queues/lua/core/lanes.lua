@@ -1,0 +1,300 @@
+-- Lanes and flows: start-time fair queueing at two levels. A lane (a queue of one model) and a flow (one user in a lane) each have a
+-- start tag; the smallest is served, then its tag advances by cost / weight. One that returns from idle is lifted to the virtual
+-- time: the largest start tag served so far (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996), or to the least of those that wait,
+-- if that is less: these were charged before their tasks ran, and got back what was too much. (So Sheng et al., Fairness in Serving
+-- Large Language Models, 2024, lift to the least counter of those that wait.)
+--
+-- A lift forgives what a flow (or lane) owes less than others: what is settled later, of an attempt that began before the lift, counts
+-- only beyond it. So lifts are added up while tasks of a flow run, and an attempt remembers the sums at its beginning (`account`).
+--
+-- A flow whose tasks may not start for a reason of its user's is parked: out of the line, with its tag. It returns, lifted like one
+-- that was idle. A lane that was passed over is lifted when it is served again: no lane saves up turns while it may not start. A lane
+-- that is served out of turn, because it has slots reserved, is lowered to where its turn would be.
+--
+-- Tags count in 4,096ths of cost / weight: whole numbers, which are exact.
+local lanes = {}
+local LEARNED_S = 3600 -- for so long what was learned of a user counts
+local FADE_MS = 30000
+local users, changed = {}, {}
+
+function lanes.begin()
+  if users[1] then users = {} end
+  if next(changed) then changed = {} end
+end
+
+-- A user in a lane, as stored: the flow's `tag` while it is neither in line nor parked, its `lifts` while tasks of it run, how many tasks
+-- are `running` and in the flow (`waiting`) or `aside`, and what was learned: mean `output` (tokens) and `ms` of its tasks, and when, s.
+local USER = '<dddddddd'
+
+local function pack_user(user)
+  return struct.pack(USER, user.tag, user.lifts, user.running, user.waiting, user.aside, user.output, user.ms, user.at)
+end
+
+function lanes.flush()
+  for user in pairs(changed) do
+    local key = keys.users(user.queue, user.model)
+    if user.tag == 0 and user.running + user.waiting + user.aside == 0 and user.output == 0 and user.ms == 0 then
+      call('HDEL', key, user.name)
+    else
+      call('HSET', key, user.name, pack_user(user))
+    end
+  end
+end
+
+-- Return what a hash of users says of one.
+function lanes.unpack_user(queue, model, name, packed)
+  local tag, lifts, running, waiting, aside, output, ms, at = 0, 0, 0, 0, 0, 0, 0, 0
+  if packed then tag, lifts, running, waiting, aside, output, ms, at = struct.unpack(USER, packed) end
+  if at < NOW / 1000 - LEARNED_S then output, ms = 0, 0 end
+  return { queue = queue, model = model, name = name, tag = tag, lifts = lifts, running = running, waiting = waiting, aside = aside,
+    output = output, ms = ms, at = at }
+end
+
+-- Return a user of a lane.
+function lanes.user(queue, model, name)
+  for i = 1, #users do
+    local user = users[i]
+    if user.name == name and user.queue == queue and user.model == model then return user end
+  end
+  local user = lanes.unpack_user(queue, model, name, call('HGET', keys.users(queue, model), name))
+  users[#users + 1] = user
+  return user
+end
+
+-- Write a user when the script ends.
+function lanes.save_user(user) changed[user] = true end
+
+-- Return the user of a task, in its lane.
+function lanes.user_of(task) return lanes.user(task.queue, task.model, task.user) end
+
+function lanes.step(cost, weight) return math.floor(cost * 4096 / weight + 0.5) end
+
+local function flow_weight(task) return task.weight and task.weight > 0 and task.weight or 1 end
+
+lanes.flow_weight = flow_weight
+
+-- How far a model moves in the line of the models that a worker is shared among: the time that its task will hold a slot, as far as
+-- is known, by the number of users who wait for it. So workers' time goes to models in proportion to their users.
+function lanes.model_step(model)
+  return math.max(model.mean_ms or 0, 1) * 4096 / math.max(model.users, 1)
+end
+
+-- How fast tasks leave a lane while some wait: departures and the ms that they took, both fading with a half-life of about twenty
+-- seconds, and the instant of the last one. Return departures until now, and the ms that they took.
+function lanes.departures(lane, until_now)
+  local gone = lane.gone
+  if not until_now then return gone[1], gone[2] end
+  local passed_ms = math.max(NOW - gone[3], 0)
+  local kept = math.exp(0 - passed_ms / FADE_MS)
+  return gone[1] * kept, gone[2] * kept + passed_ms
+end
+
+-- Count a departure (1), or begin to count time again (0).
+local function depart(lane, by)
+  local count, ms = lanes.departures(lane, by == 1)
+  lane.gone = { count + by, ms, NOW }
+end
+
+-- Return the least tag of a line's flows; nil: none waits.
+local function least_tag(line) return tonumber(call('ZRANGE', line, '0', '0', 'WITHSCORES')[2]) end
+
+-- Return the least tag of the lanes with flows in line; nil: there is none.
+function lanes.least_lane(model)
+  local least
+  for _, lane in pairs(models.lanes(model)) do
+    if lane.users > 0 and (not least or lane.tag < least) then least = lane.tag end
+  end
+  return least
+end
+
+-- Remember a lift of an idle flow as long as tasks of it run.
+local function note_lift(user, amount)
+  if user.running > 0 then user.lifts = user.lifts + amount end
+end
+
+-- Return the start tag of a flow that comes at its lane's virtual time, or behind the least of its line. Flows that come at the same
+-- virtual time stand in line: each moves it by one, so that no name sorts before another for ever.
+function lanes.start_tag(lane, user, tag, least, in_line)
+  local v = lane.v
+  local floor = least and least < v and math.min(v, least + in_line) or v
+  if tag > floor then return tag end
+  if tag < floor then note_lift(user, floor - tag) end
+  if floor == v then lane.v = v + 1 end
+  return floor
+end
+
+-- Put a flow into its lane's line, with this tag or lifted; and the lane into that of its model, if it was idle.
+function lanes.join(queue, model_name, user, tag)
+  local model = models.get(model_name)
+  local lane, flows = models.lane(model, queue), keys.flows(queue, model_name)
+  local start = lanes.start_tag(lane, user, tag, lane.users > 0 and least_tag(flows) or nil, lane.users)
+  call('ZADD', flows, whole(start), user.name)
+  user.tag = 0
+  if lane.users == 0 then
+    local V = math.min(model.V, lanes.least_lane(model) or model.V)
+    lane.lifts = lane.lifts + math.max(V - lane.tag, 0)
+    lane.tag = math.max(V, lane.tag)
+    depart(lane, 0)
+    if model.users == 0 then call('ZADD', keys.backlog(), 'NX', whole(model.turn or 0), model_name) end
+  end
+  lane.users, model.users = lane.users + 1, model.users + 1
+  models.save(model_name)
+  lanes.save_user(user)
+end
+
+-- Take a flow out of its lane's line.
+local function leave(queue, model_name, user_name)
+  local model = models.get(model_name)
+  local lane = models.lane(model, queue)
+  call('ZREM', keys.flows(queue, model_name), user_name)
+  lane.users, model.users = lane.users - 1, model.users - 1
+  if model.users == 0 then call('ZREM', keys.backlog(), model_name) end
+  models.save(model_name)
+end
+
+-- Lift a waiting lane that had to stand back to the virtual time.
+function lanes.lift(model, lane)
+  local lift = math.max(model.V - lane.tag, 0)
+  lane.tag, lane.lifts = lane.tag + lift, lane.lifts + lift
+end
+
+local function count(task, user, by)
+  local lane = models.lane(models.get(task.model), task.queue)
+  lane.waiting = lane.waiting + by
+  call('HINCRBY', keys.queue(task.queue), 'waiting', whole(by))
+  models.save(task.model)
+  lanes.save_user(user)
+  hooks.each('queued', task, by)
+end
+
+-- Put a task into its flow, and flow and lane into line if they were idle.
+function lanes.enqueue(task)
+  local user = lanes.user_of(task)
+  call('ZADD', keys.flow(task.queue, task.model, task.user), whole(task.order), task.id)
+  user.waiting = user.waiting + 1
+  if user.waiting == 1 then lanes.join(task.queue, task.model, user, user.tag) end
+  count(task, user, 1)
+end
+
+-- Let a task that is in no flow stand aside until then (ms): it waits, and counts as waiting.
+function lanes.set_aside(task, until_ms)
+  local user = lanes.user_of(task)
+  call('ZADD', keys.aside(), whole(until_ms), task.id)
+  user.aside = user.aside + 1
+  count(task, user, 1)
+end
+
+-- Take a waiting task out of its flow, ungranted, or from where it stands aside; idle flows and lanes keep their tags.
+function lanes.dequeue(task)
+  local queue, model, user = task.queue, task.model, lanes.user_of(task)
+  if call('ZREM', keys.flow(queue, model, task.user), task.id) == 0 then
+    if call('ZREM', keys.aside(), task.id) == 0 then return end
+    user.aside = user.aside - 1
+  else
+    user.waiting = user.waiting - 1
+    if user.waiting == 0 then
+      local tag = call('ZSCORE', keys.flows(queue, model), task.user)
+      if tag then
+        leave(queue, model, task.user)
+      else
+        tag = lanes.unpark_tag(queue, model, task.user)
+      end
+      user.tag = tonumber(tag)
+    end
+  end
+  count(task, user, -1)
+end
+
+-- The first task of a flow leaves it for its slot. `tag`: of the flow. The flow stays in line while it has others, behind by `step`.
+function lanes.depart(task, tag, step)
+  local queue, model, user = task.queue, task.model, lanes.user_of(task)
+  call('ZREM', keys.flow(queue, model, task.user), task.id)
+  user.waiting = user.waiting - 1
+  depart(models.lane(models.get(model), queue), 1)
+  if user.waiting > 0 then
+    call('ZADD', keys.flows(queue, model), whole(tag + step), task.user)
+  else
+    leave(queue, model, task.user)
+    user.tag = tag + step
+  end
+  count(task, user, -1)
+end
+
+-- Take a flow out of line, with its tag, until it is unparked.
+function lanes.park(queue, model, user, tag)
+  leave(queue, model, user)
+  call('ZADD', keys.parked(queue, model), tag, user)
+end
+
+-- Return the tag of a parked flow, which is parked no more; nil: it is not parked.
+function lanes.unpark_tag(queue, model, user)
+  local parked = keys.parked(queue, model)
+  local tag = call('ZSCORE', parked, user)
+  if not tag then return nil end
+  call('ZREM', parked, user)
+  return tonumber(tag)
+end
+
+-- Put a parked flow back into line. Return whether it was parked.
+function lanes.unpark(queue, model, user)
+  local tag = lanes.unpark_tag(queue, model, user)
+  if tag then lanes.join(queue, model, lanes.user(queue, model, user), tag) end
+  return tag ~= nil
+end
+
+-- What counts of a later charge (or refund), after lifts of `lifted` since the first one; less than 0: it was lowered.
+local function beyond(step, lifted)
+  if lifted > 0 then return math.max(step - lifted, 0) end
+  return step < 0 and math.min(step - lifted, 0) or step
+end
+
+-- Charge (or refund) `more` of a running attempt to its flow and lane, idle ones too.
+function lanes.charge(task, more)
+  local queue, name, account = task.queue, task.model, task.account
+  local model, user = models.get(name), lanes.user_of(task)
+  local lane = models.lane(model, queue)
+  local lane_step = lanes.step(more, account.weight)
+  local flow_step = lanes.step(more, flow_weight(task))
+  lane.tag = lane.tag + beyond(lane_step, lane.lifts - account.lane_lifts)
+  lane.charged = lane.charged + more
+  local move = beyond(flow_step, user.lifts - account.flow_lifts)
+  local function move_in(line) return call('ZADD', line, 'XX', 'INCR', whole(move), user.name) end
+  if user.waiting == 0 then
+    user.tag = user.tag + move
+  elseif move ~= 0 and not move_in(keys.flows(queue, name)) then
+    move_in(keys.parked(queue, name))
+  end
+  -- what the lifts forgave of it they do not forgive again
+  account.lane_lifts = account.lane_lifts + math.max(math.min(lane_step, lane.lifts - account.lane_lifts), 0)
+  account.flow_lifts = account.flow_lifts + math.max(math.min(flow_step, user.lifts - account.flow_lifts), 0)
+  account.cost = account.cost + more
+  models.save(name)
+  lanes.save_user(user)
+end
+
+-- A running task of a flow gave its slot back, and its account is closed: forget what no later charge needs.
+function lanes.stopped(task)
+  local user, lane = lanes.user_of(task), models.lane(models.get(task.model), task.queue)
+  if user.running == 0 then user.lifts = 0 end
+  if user.running == 0 and user.waiting == 0 and user.tag <= lane.v then user.tag = 0 end -- it would be lifted so far anyway
+  lanes.save_user(user)
+end
+
+-- Forget users of a lane that have nothing recorded any more: at most `most` are looked at. Return where to continue; '0' at the end.
+function lanes.tidy(queue, model_name, cursor, most)
+  local lane = models.lane(models.get(model_name), queue)
+  local key = keys.users(queue, model_name)
+  local found, gone = call('HSCAN', key, cursor, 'COUNT', whole(most)), {}
+  for i = 1, #found[2], 2 do
+    local user = lanes.unpack_user(queue, model_name, found[2][i], found[2][i + 1])
+    local idle = user.running + user.waiting + user.aside == 0
+    if idle and (user.tag <= lane.v or user.at < NOW / 1000 - LEARNED_S) and user.output == 0 and user.ms == 0 then
+      gone[#gone + 1] = user.name
+    end
+  end
+  if gone[1] then call('HDEL', key, unpack(gone)) end
+  return found[1]
+end
+
+unit_of_work[#unit_of_work + 1] = lanes
+return lanes

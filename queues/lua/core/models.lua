@@ -1,0 +1,147 @@
+-- Models and queues. A model's hash has its `settings`, written by configure, and its `state`, written by every other script: virtual
+-- times, lanes, means. `models.get` gives both as one table. The settings of a queue are in its own hash, with its waiting tasks.
+--
+-- Settings are read at most once a second: they stay in this library's memory, and the scripts that change them forget them here.
+local models = {}
+local MAX_CACHED = 1000
+local loaded, changed = {}, {}
+local settings, read_at, cached = {}, {}, 0
+
+function models.begin()
+  if next(loaded) then loaded = {} end
+  if next(changed) then changed = {} end
+  models.extras = false -- whether a model that this script has read uses a feature
+end
+
+-- A lane as stored: seven numbers, of departures their number, the ms they took and when the last was, and 1: it was passed over.
+local LANE = '<ddddddddddd'
+
+local function pack_lane(lane)
+  local gone = lane.gone
+  return struct.pack(LANE, lane.tag, lane.v, lane.lifts, lane.charged, lane.waiting, lane.users, lane.running, gone[1], gone[2], gone[3],
+    lane.skipped and 1 or 0)
+end
+
+local function unpack_lane(packed)
+  local tag, v, lifts, charged, waiting, users, running, departures, ms, last, skipped = struct.unpack(LANE, packed)
+  return { tag = tag, v = v, lifts = lifts, charged = charged, waiting = waiting, users = users, running = running,
+    gone = { departures, ms, last }, skipped = skipped == 1 }
+end
+
+function models.flush()
+  for name, model in pairs(changed) do
+    for queue, lane in pairs(model.open) do model.lanes[queue] = pack_lane(lane) end
+    model.open = nil
+    call('HSET', keys.model(name), 'state', cmsgpack.pack(model))
+  end
+end
+
+-- Settings for which 0 is a value. For all others, 0 means that it is not set.
+models.zero_counts = {}
+
+-- Return what holds of the values that are set.
+function models.in_effect(values)
+  local held = {}
+  for setting, value in pairs(values) do
+    if value ~= 0 or models.zero_counts[setting] then held[setting] = value end
+  end
+  return held
+end
+
+local function keep_settings(key, packed)
+  if cached >= MAX_CACHED then settings, read_at, cached = {}, {}, 0 end
+  cached = cached + 1
+  settings[key], read_at[key] = { __index = packed and models.in_effect(cmsgpack.unpack(packed)) or {} }, US
+  return settings[key]
+end
+
+local function recent_settings(key)
+  local age = read_at[key] and US - read_at[key]
+  return age and age >= 0 and age < 1000000 and settings[key] or nil
+end
+
+-- Forget what was read: the store may have been emptied.
+function models.forget_settings() settings, read_at, cached = {}, {}, 0 end
+
+-- Return a model: its settings and its state. `lanes`: its lanes, packed, by queue; `open`: those that were read; `users`: flows in line.
+function models.get(name)
+  local model = loaded[name]
+  if model then return model end
+  local key = keys.model(name)
+  local state, of, packed = nil, recent_settings(key), nil
+  if of then
+    state = call('HGET', key, 'state')
+  else
+    state, packed = unpack(call('HMGET', key, 'state', 'settings'))
+    of = keep_settings(key, packed)
+  end
+  model = setmetatable(state and cmsgpack.unpack(state) or { lanes = {}, V = 0, users = 0, seen_at = 0, used_at = 0 }, of)
+  model.open = {}
+  loaded[name] = model
+  if model.extras then models.extras = true end
+  return model
+end
+
+-- A model uses a feature that its settings do not name.
+function models.use_extras(model) model.extras, models.extras = true, true end
+
+-- Write a model when the script ends.
+function models.save(name) changed[name] = loaded[name] end
+
+-- Return the lane of a queue of a model.
+function models.lane(model, queue)
+  local lane = model.open[queue]
+  if not lane then
+    local packed = model.lanes[queue]
+    lane = packed and unpack_lane(packed)
+      or { tag = 0, v = 0, lifts = 0, charged = 0, waiting = 0, users = 0, running = 0, gone = { 0, 0, NOW } }
+    model.open[queue] = lane
+  end
+  return lane
+end
+
+-- Return all lanes of a model, by queue.
+function models.lanes(model)
+  for queue in pairs(model.lanes) do models.lane(model, queue) end
+  return model.open
+end
+
+-- Keep a model known: at its first task of a minute.
+function models.touch(name, model)
+  if model.seen_at >= NOW - 60000 then return end
+  model.seen_at = NOW
+  call('ZADD', keys.models(), NOW_TEXT, name)
+  models.save(name)
+end
+
+-- Forget a model.
+function models.remove(name)
+  local key = keys.model(name)
+  call('DEL', key)
+  call('ZREM', keys.models(), name)
+  loaded[name], changed[name], settings[key], read_at[key] = nil, nil, nil, nil
+end
+
+-- Return the settings of a queue.
+function models.queue(name)
+  local key = keys.queue(name)
+  local of = recent_settings(key) or keep_settings(key, call('HGET', key, 'settings'))
+  return of.__index
+end
+
+-- Return the weight of a queue.
+function models.weight(queue)
+  local weight = models.queue(queue).weight
+  return weight and weight > 0 and weight or 1
+end
+
+-- Store the settings of a model ('m') or a queue ('q').
+function models.write_settings(kind, name, values)
+  local key = kind == 'm' and keys.model(name) or keys.queue(name)
+  if next(values) then call('HSET', key, 'settings', cmsgpack.pack(values)) else call('HDEL', key, 'settings') end
+  local of = keep_settings(key, next(values) and cmsgpack.pack(values))
+  if kind == 'm' and loaded[name] then setmetatable(loaded[name], of) end
+end
+
+unit_of_work[#unit_of_work + 1] = models
+return models

@@ -1,0 +1,72 @@
+-- Records of tasks. A record has two parts: `spec`, which the gateway wrote when it submitted the task, and `run`, which the scripts
+-- write. `records.load` gives both as one table: a field that is written hides the one of the spec. false: the field is taken away.
+local records = {}
+local loaded, changed, new = {}, {}, {}
+
+function records.begin()
+  if next(loaded) then loaded = {} end
+  if next(changed) then changed = {} end
+  if next(new) then new = {} end
+end
+
+local function with_spec(run, id, spec)
+  local fixed = spec and cmsgpack.unpack(spec) or {}
+  fixed.id, fixed.spec_text = id, spec
+  return setmetatable(run, { __index = fixed })
+end
+
+-- Return the record of a task; nil if there is none.
+function records.load(id)
+  local task = loaded[id]
+  if task == nil then
+    local parts = call('HMGET', keys.task(id), 'run', 'spec')
+    task = parts[1] and with_spec(cmsgpack.unpack(parts[1]), id, parts[2])
+    loaded[id] = task
+  end
+  return task or nil
+end
+
+-- Return the record of a task that is not stored yet.
+function records.new(id, spec)
+  local task = with_spec({}, id, spec)
+  loaded[id] = task
+  return task
+end
+
+-- Write a record when the script ends.
+function records.save(task) changed[task.id] = task end
+
+-- Return what the scripts have written of a record, packed as it will be stored: it must not change any more.
+function records.packed(task)
+  local packed = cmsgpack.pack(task)
+  changed[task.id] = packed
+  return packed
+end
+
+-- Write a new record.
+function records.create(task)
+  changed[task.id], new[task.id] = task, task.spec_text
+end
+
+-- Remove what is kept of ended tasks.
+function records.remove(...)
+  local names = {}
+  for _, id in ipairs({ ... }) do
+    loaded[id], changed[id] = false, nil
+    for _, key in ipairs({ 'task', 'log', 'request', 'chain' }) do names[#names + 1] = keys[key](id) end
+  end
+  call('UNLINK', unpack(names))
+end
+
+function records.flush()
+  for id, task in pairs(changed) do
+    if new[id] then
+      call('HSET', keys.task(id), 'spec', new[id], 'run', type(task) == 'string' and task or cmsgpack.pack(task))
+    else
+      call('HSET', keys.task(id), 'run', type(task) == 'string' and task or cmsgpack.pack(task))
+    end
+  end
+end
+
+unit_of_work[#unit_of_work + 1] = records
+return records

@@ -1,0 +1,88 @@
+-- What is set for queues ('q') and models ('m'): what the operator's file says (`configured`, a hash of kind:name -> values), and on top of
+-- it what features say (overrides). What holds stands in the hash of the queue or model (models.lua).
+local settings = {}
+local layers = {}
+local CORE = { concurrency = true, cost = true, paused = true } -- settings of a model that no feature reads
+
+-- Add a layer: a function of kind and name that returns values which win over those below.
+function settings.add_layer(layer) layers[#layers + 1] = layer end
+
+-- Another unit of cost: tags of the old one mean nothing in it. Virtual time begins again for all lanes and flows of the model, and what
+-- runs is charged in the new unit when it ends.
+local function reset_charges(name, model)
+  local function level(line) call('ZUNIONSTORE', line, '1', line, 'WEIGHTS', '0') end
+  model.V = 0
+  for queue, lane in pairs(models.lanes(model)) do
+    level(keys.flows(queue, name))
+    level(keys.parked(queue, name))
+    lane.tag, lane.v, lane.lifts = 0, 0, 0
+    local flat = call('HGETALL', keys.users(queue, name))
+    for i = 1, #flat, 2 do
+      local user = lanes.user(queue, name, flat[i])
+      user.tag, user.lifts, user.ms = 0, 0, 0
+      lanes.save_user(user)
+    end
+  end
+  for _, id in ipairs(call('ZRANGE', keys.slots(name), '0', '-1')) do
+    local task = records.load(id)
+    if task and task.account then
+      local lane = models.lane(model, task.queue)
+      lane.charged = lane.charged - task.account.cost
+      task.account.cost, task.account.lane_lifts, task.account.flow_lifts = 0, 0, 0
+      records.save(task)
+    end
+  end
+  models.save(name)
+end
+
+-- A queue has a limit of running tasks now that had none: those that run count.
+local function count_running(queue)
+  for _, name in ipairs(call('ZREVRANGE', keys.models(), '0', '999')) do
+    local lane = models.lane(models.get(name), queue)
+    for _, id in ipairs(lane and lane.running > 0 and call('ZRANGE', keys.slots(name), '0', '-1') or {}) do
+      local task = records.load(id)
+      if task and task.queue == queue and not task.counted then
+        task.counted = true
+        call('SADD', keys.load(queue), id)
+        records.save(task)
+      end
+    end
+  end
+end
+
+-- Return what is configured of a queue or model.
+function settings.configured(kind, name)
+  local packed = call('HGET', keys.configured(), kind .. ':' .. name)
+  return packed and cmsgpack.unpack(packed) or {}
+end
+
+-- Bring what holds for a queue or model in line with what is set. Return the values before and now.
+function settings.apply(kind, name)
+  local key = kind == 'm' and keys.model(name) or keys.queue(name)
+  local packed = call('HGET', key, 'settings')
+  local before, now = packed and cmsgpack.unpack(packed) or {}, settings.configured(kind, name)
+  for _, layer in ipairs(layers) do
+    for setting, value in pairs(layer(kind, name)) do now[setting] = value end
+  end
+  local was, is = models.in_effect(before), models.in_effect(now)
+  if kind == 'm' then
+    local model = models.get(name)
+    now.extras = nil
+    for setting in pairs(is) do
+      if not CORE[setting] then now.extras = true end
+    end
+    now.paced = (is.windows or is.requests_per_minute or is.tokens_per_minute) and true or nil
+    if next(now) or call('HEXISTS', keys.configured(), 'm:' .. name) == 1 then now.fixed = 1 end
+    if (before.cost or 'tokens') ~= (now.cost or 'tokens') then reset_charges(name, model) end
+    models.write_settings('m', name, now)
+    hooks.settings('configured', is, name, was)
+    hooks.settings('unset', was, name, is)
+    call('ZADD', keys.models(), 'GT', NOW_TEXT, name)
+  else
+    models.write_settings('q', name, now)
+    if is.max_running and not was.max_running then count_running(name) end
+  end
+  return before, now
+end
+
+return settings

@@ -1,0 +1,75 @@
+-- What the sweep does once a second: repeat wake-ups that may have been lost, and forget what is over.
+local tidying = {}
+local GONE_MS = 60000 -- a replica or an offer that ended so long ago is forgotten
+local IDLE_MS = 3600000 -- so is a model
+
+-- Wake every replica that could start something.
+function tidying.wake_all()
+  for _, name in ipairs(call('ZRANGE', keys.backlog(), '0', '999')) do
+    hooks.first('starts', models.get(name), name)
+    if eligible.turn(name) then
+      for _, offered in ipairs(offered_as(name)) do
+        for _, replica in ipairs(call('ZRANGEBYSCORE', keys.offers(offered), '(' .. NOW_TEXT, '+inf', 'LIMIT', '0', '64')) do
+          publish(replica, 'wake_all\n' .. name)
+        end
+      end
+    end
+  end
+end
+
+function tidying.forget_replicas()
+  local gone = whole(NOW - GONE_MS)
+  for _, replica in ipairs(call('ZRANGEBYSCORE', keys.replicas(), '-inf', gone, 'LIMIT', '0', '4')) do
+    for _, name in ipairs(call('ZRANGE', keys.offered(), '0', '999')) do call('ZREM', keys.idle(name), replica) end
+    call('HDEL', keys.versions(), replica)
+    call('HDEL', keys.hosts(), replica)
+    call('ZREM', keys.replicas(), replica)
+  end
+  for _, name in ipairs(call('ZRANGEBYSCORE', keys.offered(), '-inf', gone, 'LIMIT', '0', '1000')) do
+    call('DEL', keys.offers(name), keys.idle(name), keys.serving(name))
+    call('ZREM', keys.offered(), name)
+  end
+end
+
+-- Move tasks of the line of '*', which has no worker any more, to the models that they asked for, where workers offer these.
+function tidying.move_stranded()
+  if models.get('*').users == 0 or waking.is_offered('*') then return end
+  local part = call('ZSCAN', keys.due(), call('HGET', keys.pool(), 'stranded') or '0', 'COUNT', '100')
+  call('HSET', keys.pool(), 'stranded', part[1])
+  for i = 1, #part[2], 2 do
+    local task = records.load(part[2][i])
+    local asked = task and task.state == 'queued' and task.model == '*' and task.requested_model
+    if asked and waking.is_offered(asked) then
+      lanes.dequeue(task)
+      task.model, task.requested_model = asked, nil
+      models.touch(asked, models.get(asked))
+      lanes.enqueue(task)
+      records.save(task)
+      waking.wake(asked)
+    end
+  end
+end
+
+-- Look at a part of the models: forget idle ones, and users that have nothing recorded any more.
+function tidying.forget_models()
+  local found = call('ZSCAN', keys.models(), call('HGET', keys.pool(), 'tidied') or '0', 'COUNT', '100')
+  call('HSET', keys.pool(), 'tidied', found[1])
+  for i = 1, #found[2], 2 do
+    local name, used_at = found[2][i], tonumber(found[2][i + 1])
+    local model = models.get(name)
+    for queue in pairs(models.lanes(model)) do
+      local cursor = lanes.tidy(queue, name, model['cursor:' .. queue] or '0', 20)
+      model['cursor:' .. queue] = cursor ~= '0' and cursor or nil
+      models.save(name)
+    end
+    local idle = math.max(used_at, model.used_at) <= NOW - IDLE_MS
+    if idle and (model.users > 0 or call('EXISTS', keys.slots(name)) == 1) then
+      call('ZADD', keys.models(), NOW_TEXT, name)
+    elseif idle and not model.fixed and not model.upstreams then
+      for queue in pairs(models.lanes(model)) do call('DEL', keys.users(queue, name), keys.parked(queue, name)) end
+      models.remove(name)
+    end
+  end
+end
+
+return tidying

@@ -1,0 +1,160 @@
+-- Fallbacks. Tasks that may fall back to another model do so in the order of their field `fallbacks` ({model, price} of each), before any output
+-- was seen: when an attempt failed, and while their own model starts nothing: no worker offers it, it is paused, the breakers of its
+-- upstreams are open, or for longer than they wait for it (`fallback_after`) it is in a cooldown or paced. What they were charged is closed
+-- before; they keep their age, their limits and what they are held of a quota, which is the most that any of the models may cost. A
+-- model that failed a task is not asked again; one that only did not start it, last.
+local fallback = {}
+local MAX_MOVES = 10 -- remembered
+local moved = {} -- pairs of models, and how many tasks, in this call
+
+function fallback.begin() moved = {} end
+
+function fallback.flush() end
+
+-- Return the instant (ms) until which no task starts that asks for this model, and why. 0: one may; FOREVER: no worker offers it, it is paused,
+-- or its breakers are open.
+local function blocked_until(name)
+  local scheduled = waking.scheduled_as(name)
+  if not scheduled then return FOREVER, 'no_worker' end
+  local model = models.get(scheduled)
+  if model.paused then return FOREVER, 'model_paused' end
+  local at, why = hooks.first('opens', model, scheduled)
+  if why == 'open' or why == 'probing' then return FOREVER, 'breaker_open' end
+  if scheduled ~= name then at = math.max(at or 0, num(call('GET', keys.name_cooldown(name)))) end
+  return at and at > NOW and at or 0, 'cooldown'
+end
+
+-- Return the number in its list of the fallback model that starts a task in time; nil: none.
+local function next_open(task)
+  for i, one in ipairs(task.fallbacks) do
+    if blocked_until(one[1]) <= NOW + (task.fallback_after or 0) then return i end
+  end
+end
+
+local function next_offered(task)
+  for i, one in ipairs(task.fallbacks) do
+    if waking.scheduled_as(one[1]) then return i end
+  end
+end
+
+-- Let a task, which stands in no line, be one of the i-th model of its list. `again`: the one that it comes from goes to the end of the list,
+-- else it is struck off. `why`: the failure code of its attempt, or why its model starts nothing.
+local function move(task, i, again, why)
+  local from, list, rest = task.requested_model or task.model, task.fallbacks, {}
+  local history = task.fallback_history or {}
+  history[#history + 1] = { model = from, at = NOW, why = why }
+  if #history > MAX_MOVES then table.remove(history, 1) end
+  task.fallback_history = history
+  for j = i + 1, #list do rest[#rest + 1] = list[j] end
+  for j = 1, i - 1 do rest[#rest + 1] = list[j] end
+  if again then rest[#rest + 1] = { from, task.price or '' } end
+  local name, price = list[i][1], list[i][2]
+  local scheduled = waking.scheduled_as(name) or name
+  task.model, task.requested_model = scheduled, scheduled ~= name and name or nil
+  task.price, task.fallbacks = price ~= '' and price, rest[1] ~= nil and rest
+  models.touch(scheduled, models.get(scheduled))
+  return from
+end
+
+local UNAVAILABLE = { no_worker = true, model_paused = true, breaker_open = true, cooldown = true }
+
+-- Count a task that fell back by itself, by both models and the reason.
+local function note(task, from)
+  local history = task.fallback_history
+  local why = UNAVAILABLE[history[#history].why] and 'unavailable' or 'failed'
+  local pair = from .. '\n' .. (task.requested_model or task.model) .. '\n' .. why
+  moved[pair] = (moved[pair] or 0) + 1
+end
+
+-- What fell back in this call: {model, to, why, number} of each.
+hooks.attach('moved', nil, function()
+  local found = {}
+  for pair, number in pairs(moved) do
+    local from, to, why = string.match(pair, '^(.*)\n(.*)\n(.*)$')
+    found[#found + 1] = { model = from, to = to, why = why, number = number }
+  end
+  return found
+end)
+
+hooks.attach('route', 'fallbacks', function(task, back)
+  local asked = task.requested_model or task.model
+  local at, why = blocked_until(asked)
+  if not back.cause then -- it is submitted
+    if at <= NOW + (task.fallback_after or 0) then return nil end
+    local i = next_open(task) or (why == 'no_worker' and next_offered(task)) or nil
+    return i and function() move(task, i, true, why) end
+  end
+  local failed = back.cause == 'falls' or (back.cause == 'failed' and task.begun)
+  if not failed and at <= NOW + (task.fallback_after or 0) then return nil end
+  local i = next_open(task)
+  if not i then return nil end
+  local again = not task.begun or back.cause == 'declined' or back.cause == 'lost' or back.cause == 'redo'
+  return function()
+    local from = move(task, i, again, failed and back.why or why)
+    if failed and task.redone then task.used_before, task.cost_before = nil, nil end -- the other model's answer alone is paid
+    if back.counts then note(task, from) end
+  end
+end)
+
+hooks.attach('queued', 'fallbacks', function(task, by)
+  if by < 0 then
+    call('ZREM', keys.fallbacks(task.model), task.id)
+  else
+    call('ZADD', keys.fallbacks(task.model), whole(task.order), task.id)
+    call('SADD', keys.fallback_models(), task.model)
+  end
+end)
+
+hooks.attach('falls', 'fallbacks', function(task)
+  for _, one in ipairs(task.fallbacks) do
+    if blocked_until(one[1]) < FOREVER then return true end
+  end
+end)
+
+-- Move tasks that wait for a model that starts nothing: of some models, and `most` tasks at most, in the order in which they came.
+local function move_waiting(name, most)
+  local line, model = keys.fallbacks(name), models.get(name)
+  if call('EXISTS', line) == 0 then
+    call('SREM', keys.fallback_models(), name)
+    return 0, false
+  end
+  if name ~= '*' and blocked_until(name) == 0 then return 0, false end
+  local cursor, done = model.fallback_cursor or '-inf', 0
+  local ids = call('ZRANGEBYSCORE', line, cursor, '+inf', 'WITHSCORES', 'LIMIT', '0', whole(most))
+  for i = 1, #ids, 2 do
+    local task = records.load(ids[i])
+    cursor = '(' .. ids[i + 1]
+    if not task or task.state ~= 'queued' or not task.fallbacks then
+      call('ZREM', line, ids[i])
+    else
+      local at, why = blocked_until(task.requested_model or task.model)
+      local to = at > NOW + (task.fallback_after or 0) and next_open(task)
+      if to then
+        lanes.dequeue(task)
+        note(task, move(task, to, true, why))
+        lanes.enqueue(task)
+        records.save(task)
+        waking.wake(task.model)
+        done = done + 1
+      end
+    end
+  end
+  -- what was looked at and stays is passed over until the others were looked at, too
+  local full = #ids == 2 * most
+  model.fallback_cursor = full and cursor or nil
+  models.save(name)
+  return done, full and done > 0
+end
+
+hooks.attach('sweep_often', nil, function()
+  local done, more = 0, false
+  for _, name in ipairs(call('SRANDMEMBER', keys.fallback_models(), '16') or {}) do
+    if done >= 100 then break end
+    local number, again = move_waiting(name, 100 - done)
+    done, more = done + number, more or again
+  end
+  return more
+end)
+
+unit_of_work[#unit_of_work + 1] = fallback
+return fallback

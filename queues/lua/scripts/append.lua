@@ -1,0 +1,31 @@
+-- append: add events to the logs of running tasks, each task's for itself
+-- args      replica (it delivers to its own readers itself); appends: of each task {id, epoch, token, seq of its first event, true: the events hold
+--           output, after which no retry is possible; types of its events}
+-- strings   the data of all events, in their order
+-- returns   {outcomes}: for each task 'ok' | 'stale' the grant is not current: stop | a number: the log ends there, refill it or end.
+--           Events at or below the top are success: they were appended by an earlier call whose reply was lost.
+local function append(replica, args, at, id, epoch, token, seq, output, kinds)
+  local task = records.load(id)
+  if not task or task.state ~= 'executing' or task.epoch ~= epoch or task.token ~= token then return 'stale' end
+  if seq > task.top + 1 then return task.top end
+  for i, kind in ipairs(kinds) do
+    if seq > task.top then granting.log(task, epoch, kind, args[at + i], replica) end
+    seq = seq + 1
+  end
+  if output and not task.first_output_at then
+    task.first_output_at = NOW
+    payloads.drop(task)
+    hooks.each('output', task)
+  end
+  records.save(task)
+  return 'ok'
+end
+
+script('append', nil, function(ask, args)
+  local outcomes, at = {}, 1
+  for i, one in ipairs(ask.appends) do
+    outcomes[i] = append(ask.replica, args, at, unpack(one))
+    at = at + #one[6]
+  end
+  return { outcomes = outcomes }
+end)

@@ -1,0 +1,8 @@
+-- read: what is known of a task, and where it stands if it waits
+-- args      id
+-- returns   {known, place, now}, and the record's two parts
+script('read', 'no-writes', function(ask)
+  local task = records.load(ask.id)
+  if not task or task.state == 'gone' then return { known = false } end
+  return { known = true, place = task.state == 'queued' and placing.place(task) or nil, now = NOW }, cmsgpack.pack(task), task.spec_text
+end)

@@ -1,0 +1,100 @@
+-- submit: put a task into its lane, and take for the submitting replica's free slots, by the rule: an older task may come first
+-- args      id; what granting.take wants: replica, worker, upstream, want, nonce, grant_ms; by_name: that worker offers the model by its
+--           name; follow: the replica reads the task's events; max_length: waiting tasks that a queue holds unless it is set;
+--           max_bytes: of large payloads that the pool holds
+-- strings   the record's spec (keys.py, SPEC), packed; the payload
+-- returns   {state, place, enqueued_at, model, asked, later}, and grants | {rejected = reason, …}
+-- Repeating it returns the same grants while they hold.
+
+-- Return what is said of an accepted task.
+local function accepted(task, later)
+  return { state = task.state, enqueued_at = task.enqueued_at, model = task.model, asked = task.requested_model or task.model, later = later,
+    place = task.state == 'queued' and placing.place(task) or nil }
+end
+
+-- Workers that were there a minute ago are known: the longer they have been gone, the longer it may take.
+local function no_worker(asked)
+  local since = math.max(num(call('ZSCORE', keys.offered(), asked)), num(call('ZSCORE', keys.offered(), '*')))
+  local others = since == 0 and call('ZCOUNT', keys.offered(), '(' .. NOW_TEXT, '+inf') > 0
+  return { rejected = 'no_worker', others_offered = others, retry_ms = since > 0 and math.max(NOW - since, 1000) or 60000 }
+end
+
+-- Return the turn in which the task begins immediately; nil: it has to wait.
+local function turn_now(task, grant)
+  local user = lanes.user_of(task)
+  if task.parts then return nil end
+  if user.waiting + user.aside > 0 then return nil end -- behind those that are parked
+  local turn = eligible.turn(task.model, task.queue)
+  return turn and turn.queue == task.queue and not hooks.first('may_start', task, grant) and turn or nil
+end
+
+script('submit', nil, function(ask, args)
+  local spec, payload = args[2], args[3]
+  local known = records.load(ask.id)
+  if known and known.state == 'gone' then return { rejected = 'cancelled' } end
+  if known then return accepted(known, {}), unpack(granting.repeat_grants(known.granted, ask.nonce)) end
+
+  local task, want = records.new(ask.id, spec), ask.want
+  local function answer(reply)
+    hooks.each('answers', task, reply, ask)
+    return reply
+  end
+  local reply = hooks.first('known', task)
+  if reply then return answer(reply) end
+  local asked = task.model
+  local comes_back = is_reserved(asked) and not task.waiting -- an endpoint's worker, or none is needed
+  local name = waking.scheduled_as(asked, comes_back or want > 0 and ask.by_name)
+  task.enqueued_at, task.order = NOW, US - 2000000 * math.max(math.min(task.priority or 0, 5), 0)
+  if name and name ~= asked then task.model, task.requested_model = name, asked end
+  local move = hooks.first('route', task, {})
+  if move then
+    move()
+    want = 0 -- the slots are for another model
+  elseif not name then
+    return answer(no_worker(asked))
+  end
+  models.get(task.model) -- (read before any hook asks for its features)
+  local longest = models.queue(task.queue).max_wait_ms or 0
+  if longest > 0 and not task.whole_wait then
+    task.wait_ms = (task.wait_ms or 0) > 0 and math.min(task.wait_ms, longest) or longest
+  end
+
+  local grant = { replica = ask.replica, worker = ask.worker, upstream = ask.upstream, token = ask.nonce .. ':1', ms = ask.grant_ms }
+  local turn = want > 0 and turn_now(task, grant) or nil
+  ask.waits, ask.sizes, ask.args = turn == nil, {}, args
+  local rejected = hooks.first('admit', task, ask) or (turn == nil and admission.refuse(task, ask)) or nil
+  if rejected then return answer(rejected) end
+  table.insert(ask.sizes, #payload)
+  if not payloads.reserve(task.user, ask.sizes, ask.max_bytes) then
+    return answer({ rejected = 'full_bytes', retry_ms = math.max(math.ceil((placing.interval(task.model, task.queue))), 1) })
+  end
+
+  records.create(task)
+  payloads.store(task, payload)
+  if task.timeout_ms then task.deadline = NOW + task.timeout_ms end
+  if task.wait_ms then task.wait_deadline = NOW + task.wait_ms end
+  if task.linger_ms then task.linger_at = NOW + task.linger_ms end
+  if ask.follow then task.readers = ask.replica end
+  models.touch(task.model, models.get(task.model))
+  hooks.each('accept', task, ask)
+  if turn then -- without the steps into the line and out of it
+    local start = granting.begin_now(task, turn, grant)
+    task.granted = { task.id }
+    if want > 1 then waking.idle({ task.model }, ask.replica) end
+    return answer(accepted(task, {})), records.packed(task), spec, start
+  end
+
+  task.state = 'queued'
+  records.save(task)
+  call('ZADD', keys.due(), retrying.wait_instant(task), task.id)
+  if not hooks.first('enqueue', task, ask) then lanes.enqueue(task) end
+  local grants, ids, later = {}, {}, {}
+  if want > 0 then
+    ask.models, ask.want = { task.model }, want
+    grants, ids, later = granting.take(ask)
+    task.granted = ids
+  else
+    waking.wake(task.model, later)
+  end
+  return answer(accepted(task, later)), unpack(grants)
+end)
