@@ -3,9 +3,9 @@
 Whether a value makes sense is for the gateway's settings to say; here it is only carried.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fairlane.queues.versions import Configuration
 
@@ -44,11 +44,23 @@ class EffectiveSettings:
     overrides: dict[str, Value]
 
 
-def effective(kind: Kind, held: Mapping[str, Value], configured: Mapping[str, Value]) -> EffectiveSettings:
-    """Return what holds for a queue or model: `held` is in its hash; what differs from `configured` was set while running."""
+Overridden = Mapping[tuple[str, str], frozenset[str]]
+"""The settings that overrides set, by kind and name of a queue or model."""
+
+
+def overridden(overrides: Iterable[Mapping[str, Any]]) -> Overridden:
+    """Return which settings these overrides set."""
+    found: dict[tuple[str, str], frozenset[str]] = {}
+    for override in overrides:
+        place = override["target"], override["name"]
+        found[place] = found.get(place, frozenset()) | set(override["settings"])
+    return found
+
+
+def effective(kind: Kind, name: str, held: Mapping[str, Value], changed: Overridden) -> EffectiveSettings:
+    """Return what holds for a queue or model: `held` is in its hash."""
     values = {setting: value for setting, value in held.items() if setting in settings_of(kind)}
-    changed = {setting: value for setting, value in values.items() if configured.get(setting) != value}
-    return EffectiveSettings(values, changed)
+    return EffectiveSettings(values, {n: values[n] for n in changed.get((kind, name), ()) if n in values})
 
 
 @dataclass(frozen=True, slots=True)

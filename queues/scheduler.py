@@ -58,6 +58,7 @@ from fairlane.queues.rules import (
     Kind,
     Value,
     effective,
+    overridden,
     read_configured,
     settings_of,
 )
@@ -940,9 +941,9 @@ class Scheduler:
         """What holds for a queue or model."""
         key = self._keys("queue", queue=name) if kind == "queue" else self._keys("model", model=name)
         stored = self._link.command("HGET", key, "settings")
-        configured = self._link.command("HGET", self._keys("configured"), f"{kind[0]}:{name}")
-        packed, below = await stored, await configured
-        return effective(kind, decode_values(packed), decode_values(below))
+        overrides = self._link.command("HVALS", self._keys("overrides"))
+        values = decode_values(await stored)
+        return effective(kind, name, values, overridden(map(decode_map, await overrides)))
 
 
 def _ignore(version: bytes) -> None:

@@ -23,7 +23,7 @@ from fairlane.queues.inspect.upstreams import Upstream, cooldown_of, upstream_of
 from fairlane.queues.keys import ANY_MODEL, Keys, is_reserved
 from fairlane.queues.loops import Periodic
 from fairlane.queues.replies import decode_map, decode_values
-from fairlane.queues.rules import EffectiveSettings, Kind, Value, effective
+from fairlane.queues.rules import EffectiveSettings, effective, overridden
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.wire import Reply
 from fairlane.queues.tasks import TERMINAL
@@ -406,7 +406,7 @@ class StoreInspector(Periodic):
             known,
             present,
             pool,
-            said,
+            overrides,
             versions,
             hosts,
             info,
@@ -420,7 +420,7 @@ class StoreInspector(Periodic):
             command("ZREVRANGE", keys("models"), 0, MAX_MODELS - 1),
             self._replicas(),
             command("HGETALL", keys("pool")),
-            command("HGETALL", keys("configured")),
+            command("HVALS", keys("overrides")),
             command("HGETALL", keys("versions")),
             command("HGETALL", keys("hosts")),
             _if_allowed(command("INFO", "memory")),
@@ -432,7 +432,7 @@ class StoreInspector(Periodic):
         )
         now_ms = _ms(time)
         replicas = _alive(present, now_ms)
-        configured = {name.decode(): decode_values(packed) for name, packed in _pairs(said)}
+        changed = overridden(map(decode_map, overrides))
         totals = _texts(pool)
         used = {name.decode() for name in known}
         others = itertools.islice((name for name in self._models() if name not in used), MAX_MODELS)
@@ -447,14 +447,16 @@ class StoreInspector(Periodic):
             self._upstreams(marked, now_ms),
         )
         idle = sorted({name for worker in workers for name in worker["models"]} - {*names, ANY_MODEL})
-        models = [Model(name, _settled("model", name, None, configured)) for name in idle[:MAX_MODELS]]
+        models = [Model(name, effective("model", name, {}, changed)) for name in idle[:MAX_MODELS]]
         lanes: list[Lane] = []
         for name, (seen, packed) in zip(names, model_replies, strict=True):
-            model, of_model = model_of(name, _settled("model", name, packed, configured), seen, now_ms)
+            model, of_model = model_of(
+                name, effective("model", name, decode_values(packed), changed), seen, now_ms
+            )
             models.append(model)
             lanes.extend(of_model)
         queues = [
-            Queue(name, _settled("queue", name, packed, configured), int(waiting or 0))
+            Queue(name, effective("queue", name, decode_values(packed), changed), int(waiting or 0))
             for name, (packed, waiting) in zip(queue_names, queue_replies, strict=True)
         ]
         models.sort(key=lambda model: model.model)
@@ -568,12 +570,6 @@ def _sum_up(queues: Iterable[Queue], lanes: Sequence[Lane], in_tokens: set[str])
     for lane in lanes:
         if lane.blocked and lane.queue in by_name and lane.queue not in may_start:
             by_name[lane.queue].blocked = lane.blocked
-
-
-def _settled(
-    kind: Kind, name: str, packed: bytes | None, configured: Mapping[str, Mapping[str, Value]]
-) -> EffectiveSettings:
-    return effective(kind, decode_values(packed), configured.get(f"{kind[0]}:{name}", {}))
 
 
 def _ms(time: Sequence[bytes]) -> int:

@@ -581,11 +581,20 @@ def _queue(value: Any) -> dict[str, str]:
     return texts(decode_values(parts.get(b"settings"))) | waiting
 
 
+def _pool(value: Any) -> dict[str, Any]:
+    pool = _shape("hash", value)
+    pool["gaps"] = next(
+        (msgspec.msgpack.decode(value[i + 1]) for i in range(0, len(value), 2) if value[i] == b"gaps"), []
+    )
+    return pool
+
+
 _SHAPES: dict[str, Callable[[Any], Any]] = {
     "task": _record,
     "model": _model,
     "users": _users,
     "queue": _queue,
+    "pool": _pool,
 }
 
 

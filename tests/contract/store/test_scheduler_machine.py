@@ -115,12 +115,12 @@ SETTINGS: tuple[tuple[Kind, str, str, tuple[Value, ...]], ...] = (
 
 def after_gaps(shot: Snapshot, task: str, at: int, began: str, most: int) -> int:
     """An instant of a task as it counts: moved by the gaps by which the sweep has still to move it."""
-    record, numbers = shot.one("task", task), iter(shot.one("pool").get("away", "").split())
+    record = shot.one("task", task)
     marks = [int(record.get(field) or 0) for field in ("gap_moved", began)]
     seen = max(mark if mark <= shot.now_ms else 0 for mark in marks)
-    for ended, by in zip(numbers, numbers, strict=True):
-        if int(ended) > seen:
-            at = max(at, min(at + int(by), int(ended) + most))
+    for ended, by in shot.one("pool")["gaps"]:
+        if ended > seen:
+            at = max(at, min(at + by, ended + most))
     return at
 
 

@@ -14,7 +14,7 @@ from fairlane.queues.rules import effective
 def look(pool: Store, model: str = "m", *, users: int = MAX_USERS) -> tuple[Model, dict[str, Lane]]:
     ask = msgpack.encode({"model": model, "most_users": users})
     reply, packed = pool.world.link.run("inspect_model", ask).result()
-    settings = effective("model", decode_values(packed), {})
+    settings = effective("model", model, decode_values(packed), {})
     seen, lanes = model_of(model, settings, decode_map(reply), pool.world.now_ms)
     return seen, {lane.queue: lane for lane in lanes}
 
