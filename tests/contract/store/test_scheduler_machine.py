@@ -707,7 +707,7 @@ class Life(RuleBasedStateMachine):
         who=WHO,
         which=st.integers(0, 9),
         hold_ms=st.sampled_from((0, 0, 700, 3000)),
-        cause=st.sampled_from(("lost", "failed", "falls", "declined", "repair", "repair")),
+        cause=st.sampled_from(("lost", "failed", "falls", "declined", "redo", "redo")),
         begun=st.booleans(),
     )
     def requeue(self, who: int, which: int, hold_ms: int, cause: Any, begun: bool) -> None:
@@ -718,7 +718,7 @@ class Life(RuleBasedStateMachine):
         if unsent and self.is_current(grant):
             self.counted[grant.model].pop(f"{grant.task_id}:{grant.epoch}", None)
 
-        repair = b"y" * next(self.numbers) if cause == "repair" else None
+        repair = b"y" * next(self.numbers) if cause == "redo" else None
         hold_ms = 0 if repair else hold_ms
 
         def call() -> Any:
