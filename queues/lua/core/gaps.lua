@@ -57,7 +57,7 @@ function gaps.move(task, lease, grace)
     if ended > seen then
       task.gap_moved = ended
       if task.linger_at and ended > task.enqueued_at then task.linger_at = moved(task.linger_at, by, ended + task.linger_ms) end
-      if not waits and ended > task.granted_at then
+      if not waits and task.granted_at and ended > task.granted_at then
         task.lease = moved(task.lease, by, ended + (task.state == 'executing' and lease or grace))
         call('ZADD', keys.slots(task.model), 'XX', whole(task.lease), task.id)
       end
