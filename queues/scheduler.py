@@ -97,7 +97,7 @@ MAX_ERASED = 500
 """Tasks whose user is checked in one step."""
 
 MAX_TAKEN = 64
-"""Tasks that one `take` grants at most; as in grants.lua. A caller that gets as many asks again."""
+"""Tasks that one `take` grants at most; as in granting.lua. A caller that gets as many asks again."""
 MAX_RENEWED = 500
 """Tasks that one call of `renew` looks at, so that others are served between."""
 

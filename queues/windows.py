@@ -1,7 +1,7 @@
 """Windows of a model: how many requests its target may see within a time. Pure: how they are written, and what they mean.
 
 `50/1s, 1000/1m` is two windows: 50 within any second, 1,000 within any minute. The scripts read the same text
-(lua/shared/windows.lua) and keep the promise.
+(pacing.lua) and keep the promise.
 """
 
 import re

@@ -27,7 +27,7 @@ class Price(NamedTuple):
     def cost(self, input: int | None, output: int | None, cached: int | None, reasoning: int | None) -> int:
         """Return micro-credits of a task that used these tokens, rounded up once; None: unknown, and it costs nothing.
 
-        Cached tokens are some of the input, reasoning some of the output. The same as in the scripts (pricing.lua).
+        Cached tokens are some of the input, reasoning some of the output. The same as in the scripts (credits.lua).
         """
         read, wrote = input or 0, output or 0
         from_cache, thought = min(cached or 0, read), min(reasoning or 0, wrote)

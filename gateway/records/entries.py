@@ -13,7 +13,7 @@ from fairlane.gateway.webhooks.enqueue import End
 from fairlane.queues.chains import part_id
 
 MAX_TOKENS = 4_194_304
-"""Of one task: larger numbers of a worker are capped, as in endings.lua."""
+"""Of one task: larger numbers of a worker are capped, as in ending.lua."""
 
 
 class _Spec(msgspec.Struct, gc=False):

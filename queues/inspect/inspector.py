@@ -43,7 +43,7 @@ SHARE_SPAN_S = 300.0
 
 
 class Blocked(enum.StrEnum):
-    """Why no task of a lane can start, whatever ends before (`blocked_by` in positions.lua)."""
+    """Why no task of a lane can start, whatever ends before (`blocked_by` in placing.lua)."""
 
     MODEL_PAUSED = "model_paused"
     QUEUE_PAUSED = "queue_paused"

@@ -24,9 +24,9 @@ TERMINAL = {"completed", "failed", "cancelled"}
 GONE = -2
 """What Redis says instead of a time to live."""
 LARGE_BODY = 16384
-"""As in base.lua."""
+"""As in payloads.lua."""
 PART_KEPT_MS = 60_000
-"""As in stages.lua."""
+"""As in chains.lua."""
 PROBES = 2
 """As in upstreams.lua."""
 TERMINAL_EVENTS = {b"done", b"error", b"cancelled"}
