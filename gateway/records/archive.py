@@ -2,9 +2,9 @@
 (`responses/log_archive.py`).
 
 The script that ends a task adds its id to a stream of its own, and keeps record, log and, if configured, request as long as the
-archive does (archive.lua). A replica takes a few ids at a time, builds the answer of a poll, and writes it; only then
-`confirm_archived` shortens the time for which Redis keeps the task. If a replica dies in between, another one repeats this. Results that Redis drops
-before, at `max_retained_bytes`, are not archived.
+archive does (archive.lua). A replica takes a few ids at a time, builds the answer of a poll, and writes it. Only then
+`confirm_archived` shortens the time for which Redis keeps the task. If a replica dies in between, another one repeats this.
+Results that Redis drops before, at `max_retained_bytes`, are not archived.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
