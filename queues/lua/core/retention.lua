@@ -6,6 +6,7 @@
 local retention = {}
 local LINES = 24 -- of 1 s to half a year
 local OVERHEAD = 1024 -- bytes of a record and its places in lines, about
+local LEAST_LOG = 4096 -- bytes that Redis reserves for a log, however short it is
 
 local function entry_of(task) return task.id .. ' ' .. whole(task.kept_bytes) end
 
@@ -23,7 +24,7 @@ function retention.keep(task, ms)
   if task.kept_bytes then
     call('ZREM', keys.expiries(task.kept_in), entry_of(task))
   else
-    task.kept_bytes = (task.log_bytes or 0) + (task.more_bytes or 0) + #task.spec_text + OVERHEAD
+    task.kept_bytes = math.max(task.log_bytes or 0, LEAST_LOG) + (task.more_bytes or 0) + #task.spec_text + OVERHEAD
     call('HINCRBY', keys.pool(), 'kept', whole(task.kept_bytes))
   end
   ms = math.max(ms, 1000)

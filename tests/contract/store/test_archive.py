@@ -12,7 +12,7 @@ HOUR_MS = 3_600_000
 
 def end(store: Store, task: str, **more: Any) -> None:
     grant = store.run(task, **{"keep_ms": 60_000, "archive_ms": 72 * HOUR_MS, **more})
-    store.finish(grant, 1, chunks=[b"x" * 5000])
+    store.finish(grant, chunks=[b"x" * 5000])
     store.offer("m")
 
 
