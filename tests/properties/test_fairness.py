@@ -1,10 +1,21 @@
 """Corners of the fair queues, on the scripts: standing in line, settlement, forgetting. What users get: test_fairness_gates."""
 
 from collections import Counter
+from typing import Any
 
 from tests.contract.store.store import Grant, Store, World
+from tests.support.audit import Snapshot
 
 WEIGHTS = {"paid_stream": 8.0, "paid_batch": 4.0, "free_stream": 2.0, "free_batch": 1.0}
+
+
+HOUR_MS = 3_600_000
+
+
+def users_of(world: World, queue: str = "free_batch") -> dict[str, Any]:
+    """What is known of the users of a lane, by name."""
+    lanes = Snapshot(world).by_kind["users"]
+    return {name: user for (q, _, _), users in lanes.items() if q == queue for name, user in users.items()}
 
 
 class Service:
@@ -70,6 +81,24 @@ def test_settlement_reaches_a_flow_that_went_idle_and_a_lift_forgives_once(world
     assert run(60) <= 1
 
 
+def test_a_task_that_ran_for_hours_is_paid_for_later(world: World) -> None:
+    service = Service(world, 2, {"free_batch": 1.0})
+    service.submit("free_batch", "long", 5000)
+    long = service.fill(1)
+    world.advance(2 * HOUR_MS)
+    for _ in range(100):
+        service.submit("free_batch", "other", 100)
+    service.running = [*service.fill(1), *long]
+    service.turn()
+    service.turn()
+    world.advance(1000)
+    service.store.renew(*service.running)
+    service.store.sweep()
+    service.submit("free_batch", "long", 100)
+    served = [grant.user for grant in (service.turn() for _ in range(40)) if grant]
+    assert served == ["other"] * 40, "5,000 tokens are 50 tasks of 100"
+
+
 def test_a_refund_gives_no_credit_that_a_lift_had_forgiven(world: World) -> None:
     """A user overestimated by 8,000 tokens, whom the others passed meanwhile, was harmed by nothing and gets nothing."""
     service = Service(world, 2, {"free_batch": 1.0})
@@ -93,8 +122,9 @@ def test_a_lying_usage_does_not_starve_its_lane(world: World) -> None:
     service.fill(1)
     service.submit("free_batch", "honest", 100)
     assert service.turn()
-    lanes = world.call("ZRANGE", world.keys("debts", queue="free_batch", model="m"), 0, -1, "WITHSCORES")
-    assert float(lanes[-1]) <= 4096 * 20_000_000
+    lane = Snapshot(world).lanes["free_batch", "m"]
+    assert 0 < users_of(world)["liar"].tag <= 4096 * 20_000_000
+    assert 0 < lane.tag <= 4096 * 20_000_000
 
 
 def test_idle_flows_are_forgotten(world: World) -> None:
@@ -103,14 +133,28 @@ def test_idle_flows_are_forgotten(world: World) -> None:
         service.submit("free_batch", f"once{n}", 1)
         service.running += service.fill(1)[:0]
         service.turn()
-    debts = world.keys("debts", queue="free_batch", model="m")
-    assert world.call("ZCARD", debts) >= 1000
-    service.store.sweep()
-    assert world.call("ZCARD", debts) == 1000
-    for _ in range(1500):
-        service.submit("free_batch", "steady", 1)
-        service.submit("free_batch", "steady", 1)
-        service.running += service.fill(2)[:0]
-        service.turn()
-        service.turn()
-    assert world.call("ZCARD", debts) <= 1
+    assert len(users_of(world)) == 1500, "what was learned of a user counts for an hour"
+    world.advance(HOUR_MS)
+    service.submit("free_batch", "steady", 1)
+    service.running += service.fill(2)[:0]
+    service.turn()
+    service.store.pass_time(100_000)
+    assert set(users_of(world)) == {"steady"}
+
+
+def test_a_flow_of_which_nothing_was_learned_is_forgotten_when_others_caught_up(world: World) -> None:
+    service = Service(world, 1, {"free_batch": 1.0}, "requests")
+
+    def run(user: str) -> None:
+        service.submit("free_batch", user, 1)
+        (grant,) = service.fill(1)
+        service.store.finish(grant, used=(-1, -1))
+
+    for n in range(100):
+        run(f"once{n}")
+    service.store.pass_time(10_000)
+    assert len(users_of(world)) == 100, "each has had a turn more than the others"
+    for _ in range(2):
+        run("steady")
+    service.store.pass_time(10_000)
+    assert set(users_of(world)) == {"steady"}

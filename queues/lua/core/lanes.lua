@@ -23,7 +23,8 @@ function lanes.begin()
 end
 
 -- A user in a lane, as stored: the flow's `tag` while it is neither in line nor parked, its `lifts` while tasks of it run, how many tasks
--- are `running` and in the flow (`waiting`) or `aside`, and what was learned: mean `output` (tokens) and `ms` of its tasks, and when, s.
+-- are `running` and in the flow (`waiting`) or `aside`, and what was learned: mean `output` (tokens) and `ms` of its tasks, and when the last
+-- one began or stopped, s.
 local USER = '<dddddddd'
 
 local function pack_user(user)
@@ -272,9 +273,11 @@ function lanes.charge(task, more)
   lanes.save_user(user)
 end
 
--- A running task of a flow gave its slot back, and its account is closed: forget what no later charge needs.
+-- A running task of a flow gave its slot back, and its account is closed: forget what no later charge needs. What it owes and what was learned
+-- of it counts from now on, however long the task ran.
 function lanes.stopped(task)
   local user, lane = lanes.user_of(task), models.lane(models.get(task.model), task.queue)
+  user.at = math.floor(NOW / 1000)
   if user.running == 0 then user.lifts = 0 end
   if user.running == 0 and user.waiting == 0 and user.tag <= lane.v then user.tag = 0 end -- it would be lifted so far anyway
   lanes.save_user(user)
