@@ -66,9 +66,13 @@ local function write(stands)
   end
   if last == US then
     call('DEL', key)
+    stands.reckoned, stands.expires_at = nil, 0 -- it may be written again
     return
   end
-  if stands.reckoned ~= stands.limits.text then fields[#fields + 1], fields[#fields + 2] = 'limits', stands.limits.text end
+  if stands.reckoned ~= stands.limits.text then
+    stands.reckoned = stands.limits.text
+    fields[#fields + 1], fields[#fields + 2] = 'limits', stands.reckoned
+  end
   if last > stands.expires_at then
     stands.expires_at = last + 60000000
     fields[#fields + 1], fields[#fields + 2] = 'expires_at', whole(stands.expires_at)

@@ -14,13 +14,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.contract.store.store import RATES, Grant, Rejected, Store, World
-from tests.support.audit import audit
+from tests.support.audit import Snapshot, audit
 from tests.support.lives import live
 from tests.support.servers import Server
 
 MINUTE_US, DAY_US = 60_000_000, 86_400_000_000
 PERIODS = {setting: MINUTE_US if setting.endswith("minute") else DAY_US for setting in RATES}
 FAR_MS = 10**13
+LEARNED_S = 3600
+"""As in lanes.lua."""
 USERS = ("acme/ann", "acme/ü b", "acme", "other")
 KEY_LIMITS: tuple[dict[str, int], ...] = (
     {},
@@ -205,10 +207,10 @@ class LimitsMachine(RuleBasedStateMachine):
 
     def expected(self, model: str, user: str, tokens: tuple[int, int]) -> int:
         """Output that a task of a user is expected to write: as the scripts learn it."""
-        world = self.world
-        of_user = world.call("GET", world.keys("mean_output", model=model, user=user))
-        of_model = world.call("HGET", world.keys("model", model=model), "mean_output")
-        mean = float(of_user or of_model or tokens[1])
+        shot = Snapshot(self.world)
+        (lane,) = [users for (_, _, name), users in shot.by_kind["users"].items() if name == model] or [{}]
+        recent = lane[user].output if user in lane and lane[user].at >= shot.now_ms // 1000 - LEARNED_S else 0
+        mean = recent or float(shot.one("model", model).get("mean_output", 0)) or tokens[1]
         return int(min(mean, tokens[1]) + tokens[0] + 0.5) - tokens[0]
 
     @rule(which=st.integers(0, 5))
