@@ -8,6 +8,7 @@ compared.
 """
 
 import asyncio
+import json
 import sqlite3
 import tempfile
 from collections.abc import Callable
@@ -141,19 +142,19 @@ class LedgerMachine(RuleBasedStateMachine):
         return unpack(PRICE).cost(*tokens, 0, tokens[1])
 
     def settled(
-        self, before: tuple[int, int, int, int], hold: str, cost: int, known: bool, generation: str
+        self, before: tuple[int, int, int, int], hold: dict[str, Any], cost: int, known: bool, generation: str
     ) -> tuple[int, int, int, int]:
         """How a subject stands when a task that was held so has cost so much."""
         there, held, used, window_held = before
-        _, granted, of_window, window, budget, reserved_of = hold.split(" ")
-        if reserved_of == generation:
-            held, window_held = held - int(granted), window_held - int(of_window)
-        by_window = min(cost, int(of_window))
-        by_granted = min(cost - by_window, int(granted))
+        granted, of_window = hold["granted"], hold["of_window"]
+        if hold["generation"] == int(generation):
+            held, window_held = held - granted, window_held - of_window
+        by_window = min(cost, of_window)
+        by_granted = min(cost - by_window, granted)
         more = cost - by_window - by_granted
-        if window == "-":
+        if hold["window"] == "-":
             return there - by_granted - more, held, used, window_held
-        room = max(int(budget) - used - window_held - by_window, 0) if known else 0
+        room = max(hold["budget"] - used - window_held - by_window, 0) if known else 0
         by_window, more = by_window + min(more, room), more - min(more, room)
         left = max(there - held - by_granted, 0)
         by_granted, more = by_granted + min(more, left), more - min(more, left)
@@ -267,12 +268,12 @@ class LedgerMachine(RuleBasedStateMachine):
         record = pool.record(grant.task_id)
         running = record.get("state") == "executing"
         first = output and running and record["granted_at"] == str(grant.granted_ms)
-        seq = int(record.get("top_seq", 0)) + 1
+        seq = int(record.get("top", 0)) + 1
         if first:
             pool.append(grant, seq)
-        hold = record["reserved_credits"]
-        subject = [f"k:{grant.user.partition('/')[0]}", f"u:{grant.user}"][hold[0] == "u"]
-        window = hold.split(" ")[3]
+        hold = json.loads(record["reserved"])
+        subject = [f"k:{grant.user.partition('/')[0]}", f"u:{grant.user}"][hold["whose"] == "u"]
+        window = hold["window"]
         balance = pool.known_balance(subject)
         before, known = self.stands(subject, window), balance is not None and window in balance.windows
         nonce = pool.nonce()
@@ -291,7 +292,7 @@ class LedgerMachine(RuleBasedStateMachine):
             expected = self.settled(before, hold, cost, known, balance.generation) if balance else before
             if not answer.grants:
                 assert self.stands(subject, window) == expected
-            held = sum(map(int, hold.split(" ")[1:3]))
+            held = hold["granted"] + hold["of_window"]
             self.seen.add("less than held" if cost < held else "more than held")
         self.begun(answer.grants)
 
