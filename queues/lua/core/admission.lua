@@ -1,7 +1,7 @@
--- Whether a task that has to wait is rejected.
+-- Decides whether a task that has to wait is rejected.
 local admission = {}
 
--- Return how many tasks of a user wait in a queue, over all models with waiting tasks (of very many, those first in their line).
+-- Return how many tasks of a user wait in a queue, over the first 100 models with waiting tasks and the task's own.
 local function own_in_queue(task)
   local own, counted = 0, {}
   local names = call('ZRANGE', keys.backlog(), '0', '99')
@@ -16,15 +16,15 @@ local function own_in_queue(task)
   return own
 end
 
--- Return why a task that has to wait is rejected; nil: it may wait.
---   1  a queue of fixed admission holds as many tasks as it may, and this user has at least as many there as it would take from now on
---      until it holds twice as many. So one user alone fills the queue and no more; of k who fill it each has the (k+1)th part of twice
---      its length, and as much is free for the next one.
---   2  a queue of adaptive admission: the wait to expect is longer than the queue's longest or the caller's own time; or the lane holds
---      more than would leave within that time, and the user is in line already. Where no pace is known yet, as in 1.
---   3  its caller's own time would be over: before the model may start as many tasks as the user has in line, unless another model may run
---      it; or however short the wait may turn out to be, as far as the pace is known
--- Each says how long it will take, as far as can be estimated, until it would be accepted. `ask`: the arguments of submit.
+-- Return why a task that has to wait is rejected; nil: it can wait.
+--   1  Fixed admission: the queue is full, and this user has at least as many waiting tasks as are missing until the queue has twice its length.
+--      So one user alone can fill the queue and no more. If k users fill it, each has 1/(k+1) of twice its length, and the same number is
+--      free for the next user.
+--   2  Adaptive admission: the expected wait is longer than the queue's `max_wait_ms` or the task's timeout; or the lane has more tasks than
+--      can leave within that time, and the user already waits. While the pace is unknown, 1 applies.
+--   3  The task's timeout would end before the model can start all tasks of the user ahead of it, unless another model can run it; or, as far as
+--      the pace is known, before even the shortest expected wait.
+-- Each rejection has `retry_ms`, the estimated time until the task would be accepted. `ask`: the arguments of submit.
 function admission.refuse(task, ask)
   local name, queue, model = task.model, task.queue, models.get(task.model)
   local lane, settings = models.lane(model, queue), models.queue(queue)
@@ -52,12 +52,12 @@ function admission.refuse(task, ask)
     end
   end
   local most, waiting = settings.max_length or ask.max_length, num(call('HGET', keys.queue(queue), 'waiting'))
-  local more = waiting > 0 and (task.parts or 1) - 1 or 0 -- if no task waits a chain has room, however many its parts
+  local more = waiting > 0 and (task.parts or 1) - 1 or 0 -- if no task waits, a chain has room for any number of parts
   waiting = waiting + more
   if waiting >= most then -- 1
     local own = own_in_queue(task) + more
     local over = own - (2 * most - waiting)
-    -- stages of chains that others have begun, which nothing rejects, may take it all: an even part is left to each
+    -- later stages of chains are never rejected and could fill the whole queue: each user keeps an even share
     local share = waiting >= 2 * most and math.floor(most / (lane.users + 1)) or 0
     if over >= 0 and own >= share then return { rejected = 'full', waiting = waiting, limit = most, retry_ms = in_ms(interval() * (over + 1)) } end
   end
@@ -66,7 +66,7 @@ function admission.refuse(task, ask)
     if least > timeout_ms then return { rejected = 'too_long', waiting = least, limit = timeout_ms, retry_ms = in_ms(least - timeout_ms) } end
   end
   local gone, took_ms = lanes.departures(lane)
-  if timeout_ms > 0 and gone >= 1 and lane.waiting * took_ms > timeout_ms * gone then -- most are not looked at further
+  if timeout_ms > 0 and gone >= 1 and lane.waiting * took_ms > timeout_ms * gone then -- skips the estimate for most tasks
     local n, each, delay = ahead() + 1, interval(), until_open()
     local least = delay + (0.6 * n - 1.3 * math.sqrt(n)) * each
     if least > timeout_ms then

@@ -1,9 +1,9 @@
 -- The time, messages, and how a script is registered.
 --
--- All files are one library of Redis functions: what they define is made once, when it is loaded. This file is its first; every other
--- one is a module: it returns a table, or registers scripts. A script gets named arguments (a msgpack map) and byte strings (behind it in
--- `args`), and returns a map and byte strings. What it changes of records and models lies in tables (records.lua, models.lua), which are read
--- once and written once, when it has ended.
+-- All files are one library of Redis functions; what they define is created once, when the library is loaded. This file is the first. Each
+-- other file is a module: it returns a table, or registers scripts. A script gets named arguments (a msgpack map) and byte strings (`args`
+-- from 2 on), and returns a map and byte strings. Records and models are tables (records.lua, models.lua): a script reads each one once, and
+-- writes the changed ones when it ends.
 local call
 local US -- microseconds
 local US_TEXT
@@ -12,8 +12,8 @@ local NOW_TEXT
 local FOREVER = 9007199254740991
 local unit_of_work = {} -- modules with `begin` and `flush`, called around each script
 
--- Register a script. `flag`: 'allow-oom' where it frees more than it takes, or keeps alive what runs: a full Redis runs it, and refuses
--- others as a whole; 'no-writes' where it only reads; nil.
+-- Register a script. `flag`: 'no-writes' if it only reads; 'allow-oom' if it frees more memory than it takes, or keeps running tasks alive:
+-- a full Redis still runs it, and rejects the others as a whole; or nil.
 local function script(name, flag, body)
   redis.register_function({
     function_name = LIBRARY .. '_' .. name,
@@ -34,25 +34,25 @@ local function script(name, flag, body)
   })
 end
 
--- A number as text, without its fraction. (Redis takes twice as long to convert a number that it is given.)
+-- Return a number as text, without its fraction. (If Redis has to convert an argument that is a number, that takes twice as long.)
 local function whole(number) return string.format('%d', number) end
 
--- A stored number; 0 when there is none. (An addition converts text in half the time of `tonumber`.)
+-- Return a stored number; 0 if there is none. (An addition converts text in half the time of `tonumber`.)
 local function num(text) return text and text ~= '' and text + 0 or 0 end
 
--- Return whether an instant (ms) has come. An absent one never comes.
+-- Return whether an instant (ms) is over; false if it is absent.
 local function passed(instant) return instant ~= nil and instant ~= false and instant > 0 and instant <= NOW end
 
--- Return the earlier of two instants; an absent one never comes.
+-- Return the earlier of two instants; `instant` may be absent.
 local function earlier(at, instant) return instant and instant > 0 and instant < at and instant or at end
 
 -- Publish to a replica. Return the number of receivers.
 local function publish(replica, message) return call('PUBLISH', keys.channel(replica), message) end
 
--- Return the data of an event that is made here; `rest` is its fields without braces.
+-- Return the data of an event that a script creates. `rest`: its fields, without braces.
 local function event_data(id, rest) return '{"taskId":"' .. id .. '","ts":' .. NOW_TEXT .. ',' .. rest .. '}' end
 
--- Return `parse`, with its results kept by their text: the same for many tasks.
+-- Return `parse` with a cache of its results by text, since many tasks have the same text.
 local function memoize(parse)
   local found, number = {}, 0
   return function(text)
@@ -66,10 +66,10 @@ local function memoize(parse)
   end
 end
 
--- Whether a model is an endpoint's: workers of every model do not run it.
+-- Return whether a model is an endpoint: workers that serve every model (`*`) do not run it.
 local function is_reserved(model) return string.sub(model, 1, 5) == 'http:' end
 
--- The names by which workers offer a model: its own, and that of every model; an endpoint's only its own.
+-- Return the names under which workers can offer a model: its own, and `*` unless it is an endpoint.
 local function offered_as(model)
   if model == '*' then return { '*' } end
   return is_reserved(model) and { model } or { model, '*' }

@@ -1,7 +1,7 @@
--- May something start now? The one answer: which lane of a model starts a task next, or when one may.
---   1  a model that is paused or has no free slot starts nothing; nor does one that a feature holds back (hook `opens`);
---   2  a lane may not start more while its queue is paused or runs `max_running` tasks over all models;
---   3  a lane that has not all of its reserved slots comes before those that have; else the one with the smallest tag.
+-- Decides which lane of a model starts a task next, or from when one can. No other file decides this.
+--   1  A model that is paused or has no free slot starts nothing, and neither does one that a feature holds back (hook `opens`).
+--   2  A lane starts nothing while its queue is paused or runs `max_running` tasks over all models.
+--   3  Lanes with fewer running tasks than reserved slots come first. Among equals, the smallest tag wins.
 local eligible = {}
 
 -- Return whether a queue may start a task.
@@ -11,8 +11,8 @@ local function queue_open(queue)
   return not settings.max_running or call('SCARD', keys.load(queue)) < settings.max_running
 end
 
--- Return the queue whose lane starts next, the tag of the first lane that may start, and the lanes that were passed over. `comer`: a queue
--- that gets a task, whether others wait in it or not.
+-- Return the queue whose lane starts next, the smallest tag of the lanes that can start, and the lanes that were passed over. `comer`: a
+-- queue that is about to get a task and counts even if no task waits in it.
 local function choose(model, comer)
   local chosen, chosen_lane, chosen_owed, first
   local skipped = {}
@@ -41,18 +41,18 @@ function eligible.free_slots(name, model)
   return limit and limit > 0 and limit - call('ZCARD', keys.slots(name)) or FOREVER
 end
 
--- Return the instant (ms) from which a model may start tasks, whatever ends before; nil: now; FOREVER: when an operator resumes it.
+-- Return the instant (ms) from which a model can start tasks, if no running task ends; nil: now; FOREVER: when an operator resumes it.
 function eligible.opens_at(name, model)
   if model.paused then return FOREVER end
   return hooks.first('opens', model, name)
 end
 
--- Return the turn of a model that starts a task next: its `queue` and `lane`, where the virtual time `moves_to`, whether the task gets the
--- `last` slot, and the lanes `skipped`. nil: none may; then the instant (ms) from which one may, if time alone is in the way. Changes
--- nothing. `comer`: as in `choose`; then only if no task waits.
+-- Return the next turn of a model: its `queue` and `lane`, the virtual time that the model `moves_to`, whether the task gets the `last` slot,
+-- and the lanes that were `skipped`. If no task can start, return nil and, if only time is missing, the instant (ms) from which one can.
+-- Changes nothing. `comer`: as in `choose`; nil if any task waits.
 function eligible.turn(name, comer)
   local model = models.get(name)
-  if is_reserved(name) and not model.fixed then return nil end -- its limits are not known (any more)
+  if is_reserved(name) and not model.fixed then return nil end -- no configuration has its limits (any more)
   if comer then
     if model.users > 0 then return nil end
     models.lane(model, comer)

@@ -1,14 +1,14 @@
--- Ends: a slot is given back, an attempt is settled, a task ends.
+-- Ends: release a slot, settle an attempt, end a task.
 local ending = {}
 local MAX_IDLE = 1000 -- requests that an idle slot is charged
 
--- A running mean.
+-- Return the next value of a running mean.
 local function mean_after(mean, value, share)
   if not mean or mean == 0 then return math.max(value, 1) end
   return mean + share * (value - mean)
 end
 
--- A task has ended and holds no slot: its usage is recorded, and what it leaves behind is kept for its time. (hook `closed`)
+-- Close a task that has ended and holds no slot: add its usage record, and keep its record and log for their time. (hook `closed`)
 function ending.close(task)
   task.keep_ms = math.max(task.ended_at + (task.ttl or 0) - NOW, 1000)
   hooks.each('closed', task)
@@ -16,8 +16,8 @@ function ending.close(task)
   outbox.record(task)
 end
 
--- Give a task's slot back. Return whether it held one, which is once per attempt: its account is then to be closed, by `settle` or
--- `refund`.
+-- Release a task's slot. Return whether it held one, which is true once per attempt. Then the caller must close the attempt's account with
+-- `settle` or `refund`.
 function ending.release(task)
   local held = call('ZREM', keys.slots(task.model), task.id) == 1
   call('ZREM', keys.due(), task.id)
@@ -32,10 +32,10 @@ function ending.release(task)
   return true
 end
 
--- Settle an attempt whose slot was released: charge what it used beyond its estimate, learn from it. `used`: tokens of `input` and
--- `output` (absent: unknown); what a worker says is believed up to 4,194,304, and learned from up to 131,072. `completed`: it ran
--- to its end. `idle_ms`: for so long it held its slot before anything began: that is no part of how long it took, and is charged as the number
--- of requests that others could have made.
+-- Settle an attempt whose slot was released: charge the difference between usage and estimate, and update the means. `used`: tokens of
+-- `input` and `output` (absent: unknown), capped at 4,194,304 for the charge and at 131,072 for the means. `completed`: it ran to its end.
+-- `idle_ms`: the time in the slot before the work began. It is not part of the duration, and is charged as the number of requests that others
+-- could have made in it.
 function ending.settle(task, used, completed, idle_ms)
   local model, user = models.get(task.model), lanes.user_of(task)
   local input, output = used.input, used.output
@@ -69,15 +69,15 @@ function ending.settle(task, used, completed, idle_ms)
   hooks.each('settled', task, used, completed)
 end
 
--- Refund all that an attempt was charged.
+-- Refund the whole charge of an attempt.
 function ending.refund(task)
   if task.account.cost > 0 then lanes.charge(task, 0 - task.account.cost) end
   lanes.stopped(task)
   hooks.each('settled', task, nil, false)
 end
 
--- Log the last events of an attempt, from number `seq` on, which its log does not hold yet; their data are `args` behind `at` (1). Return the epoch of what follows them, if that
--- has its writer's next number: no reader saw another event there.
+-- Log the last events of an attempt, from number `seq` on, that its log does not have yet; their data are in `args` after index `at` (1).
+-- Return the attempt's epoch if the next event gets the number that its writer expects, because then no reader saw another event with that id.
 function ending.log_last(task, seq, kinds, args, replica, at)
   for i, kind in ipairs(kinds) do
     if seq > task.top then
@@ -94,11 +94,11 @@ function ending.failure(task, why)
   return { state = 'failed', kind = 'error', code = why.code, data = event_data(task.id, why.rest .. (task.failure_fields or '')) }
 end
 
--- End a task: the only writer of terminal events and final states. `finish`: the `state`, the `kind` and `data` of the terminal event, the
--- failure `code`, and the `nonce` of a call that may be repeated. `more.stop_until`: it leaves its slot `stopping` until then; else the
--- caller has taken it out of its lane or released its slot. The terminal event has an epoch of its own: the store may have lost what
--- the attempt's writer logged behind the log's end, and readers have seen it. Only that writer knows better (`more.epoch`).
--- Return the terminal event's id.
+-- End a task. This is the only writer of terminal events and final states. `finish`: the `state`, the `kind` and `data` of the terminal event,
+-- the failure `code`, and the `nonce` of a call that can be repeated. `more.stop_until`: the slot stays `stopping` until then; without it, the
+-- caller has already removed the task from its lane or released its slot. The terminal event gets a new epoch, because the store may have
+-- lost events of the attempt that readers have seen; only if the attempt's writer ends it, `more.epoch` is the attempt's epoch.
+-- Return the id of the terminal event.
 function ending.finish(task, finish, more)
   more = more or {}
   payloads.drop(task)
@@ -116,7 +116,7 @@ function ending.finish(task, finish, more)
   return task.end_id
 end
 
--- Keep the slot of a task until then.
+-- Keep the slot of a task until an instant (ms).
 function ending.keep_slot(task, until_ms)
   task.lease = until_ms
   call('ZADD', keys.slots(task.model), whole(until_ms), task.id)
@@ -130,7 +130,7 @@ function ending.finish_waiting(task, finish)
   return ending.finish(task, finish)
 end
 
--- Return how a task came to its state, for those who count.
+-- Return the account of a task's end or return, for metrics and the log.
 function ending.account(task)
   return {
     id = task.id, queue = task.queue, model = task.model, type = task.type, state = task.state, code = task.code or '',
@@ -139,12 +139,12 @@ function ending.account(task)
   }
 end
 
--- Have the owner of a running task stop its worker.
+-- Ask the replica that owns a running task to stop its worker.
 function ending.request_stop(task, why)
   if task.owner then publish(task.owner, 'stop\n' .. task.id .. '\n' .. whole(task.epoch) .. '\n' .. why) end
 end
 
--- Tasks that ended with another one, in this call, for those who count.
+-- Accounts of the tasks that ended together with another one in this call.
 local related = {}
 
 function ending.begin()

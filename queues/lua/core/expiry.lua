@@ -1,7 +1,7 @@
--- What the sweep does with tasks whose instant has come.
+-- The sweep's work on tasks that are due.
 local expiry = {}
 
--- `ends`: rest and code of the ends that tasks may come to.
+-- `ends`: rest and code of the possible ends.
 local function check_queued(task, ends)
   local asked = task.requested_model or task.model
   local waited, late, stranded = passed(task.wait_deadline), passed(task.deadline), passed(task.stranded_until)
@@ -40,7 +40,7 @@ local function check_running(task, ends, grace)
   elseif expired and hooks.first('expired', task, ends) then
     return
   elseif expired then
-    retrying.put_back(task, { why = 'lease over', cause = 'failed', ends = ends }) -- whose fault it was is not known
+    retrying.put_back(task, { why = 'lease over', cause = 'failed', ends = ends }) -- the cause is unknown
   elseif passed(task.linger_at) then
     ending.finish(task, { state = 'cancelled', kind = 'cancelled', data = event_data(task.id, ends.left.rest), code = ends.left.code, unread = true },
       { stop_until = NOW + grace })
@@ -50,7 +50,7 @@ local function check_running(task, ends, grace)
   end
 end
 
--- End or put back the tasks that are due, at most `most`. Return how many were looked at, and accounts of those that ended or went back.
+-- End or put back up to `most` tasks that are due. Return how many were checked, and the accounts of those that ended or returned.
 function expiry.sweep(ask, most)
   local due, accounts, touched, freed = call('ZRANGEBYSCORE', keys.due(), '-inf', NOW_TEXT, 'LIMIT', '0', whole(most)), {}, {}, {}
   for _, id in ipairs(due) do
@@ -75,7 +75,7 @@ function expiry.sweep(ask, most)
       end
       if task.state ~= before then
         local account = ending.account(task)
-        if task.state == 'queued' then account.model = name end -- the record names the model that it was running on
+        if task.state == 'queued' then account.model = name end -- the model that it was running on
         accounts[#accounts + 1] = account
       end
     end
@@ -85,7 +85,7 @@ function expiry.sweep(ask, most)
   return #due, accounts
 end
 
--- Put back into line what stood aside until now, at most `most`. Return whether there may be more.
+-- Return up to `most` tasks that were set aside until now to their flows. Return whether there may be more.
 function expiry.return_aside(most)
   local ids, touched = call('ZRANGEBYSCORE', keys.aside(), '-inf', NOW_TEXT, 'LIMIT', '0', whole(most)), {}
   for _, id in ipairs(ids) do

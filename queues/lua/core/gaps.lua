@@ -1,19 +1,19 @@
--- While Redis was unavailable no replica could renew anything. Sweeps are due once a second, so when one is late by more than half a second,
--- what must be renewed moves by all of the gap but half a second: owners have as long to come back, and yet each pass brings the end
--- of what is not renewed nearer. Gaps are remembered for as long as anything holds; a task's `gap_moved` is the end of the last one that has
--- moved it.
+-- While Redis is unavailable, no replica can renew anything. Sweeps are due once a second. If one is late by more than half a second, there
+-- was a gap, and everything that needs renewal is extended by the gap minus half a second. So owners have time to return, and yet each
+-- sweep brings the end of what is not renewed nearer. Gaps are remembered for as long as a lease can last. A task's `gap_moved` is the end of
+-- the last gap that has extended it.
 local gaps = {}
 local known = {} -- {when it ended, by how much it moves}, ms
 
 local function moved(at, by, most) return math.max(at, math.min(at + by, most)) end
 
--- Move the members of a set that were alive before the gap and are due in the next five seconds.
+-- Extend the members of a set that were alive before the gap and end within the next five seconds.
 local function move_all(key, from, by, lease)
   local members = call('ZRANGEBYSCORE', key, '(' .. whole(from), whole(NOW + 5000), 'WITHSCORES')
   for i = 1, #members, 2 do call('ZADD', key, whole(moved(tonumber(members[i + 1]), by, NOW + lease)), members[i]) end
 end
 
--- Move the offers of some hundred models, as there may be many. Return whether there are more.
+-- Extend the offers of up to about 500 models. Return whether there are more.
 local function move_offers(moving, lease)
   if not moving then return false end
   local found = call('ZSCAN', keys.offered(), moving.cursor, 'COUNT', '500')
@@ -29,7 +29,7 @@ local function move_offers(moving, lease)
   return found[1] ~= '0'
 end
 
--- Look for a gap since the last sweep. `longest`: for so long (ms) anything holds. Return whether there is more to move.
+-- Check for a gap since the last sweep. `longest`: the longest time (ms) that a lease lasts. Return whether there is more to extend.
 function gaps.look(lease, longest)
   local pool = keys.pool()
   local swept, packed, moving = unpack(call('HMGET', pool, 'swept', 'gaps', 'moving'))
@@ -49,7 +49,7 @@ function gaps.look(lease, longest)
   return move_offers(moving, lease)
 end
 
--- Move a task's lease and its readers' patience by the gaps since they began.
+-- Extend a task's lease, and its time without readers, by the gaps since they began.
 function gaps.move(task, lease, grace)
   local seen, waits = task.gap_moved or 0, task.state == 'queued'
   for _, gap in ipairs(known) do

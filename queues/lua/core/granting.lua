@@ -1,11 +1,11 @@
 -- Grants: a task gets a slot, and an attempt begins.
 local granting = {}
-local MAX_TAKEN = 64 -- in one call: it takes time, and no other call is served meanwhile
-local MAX_LOOKED_AT = 1000 -- for the same reason: tasks that may not start are looked at, too
-local LEAD = 600000 * 4096 -- ten minutes of a worker
+local MAX_TAKEN = 64 -- in one call, because Redis serves no other call meanwhile
+local MAX_LOOKED_AT = 1000 -- for the same reason, with tasks that cannot start
+local LEAD = 600000 * 4096 -- ten minutes of a slot
 
--- Return the tokens that a task is expected to write: by the user's running mean, else the model's, else as many as the request allows
--- (4,096 at most, as nothing is known yet).
+-- Return the expected output of a task in tokens: the user's running mean, else the model's, else the request's limit (up to 4,096, as
+-- nothing is known yet), else 256.
 function granting.expected_output(task, model, user)
   local output = user.output > 0 and user.output or model.mean_output or 0
   local asked = task.max_output or 0
@@ -13,10 +13,10 @@ function granting.expected_output(task, model, user)
   return asked > 0 and math.min(output, asked) or output
 end
 
--- Return the tokens of output that a task should have paid for when it has written `output`: those, and what the model writes in 15 s by
--- its mean speed (256 tokens while it is unknown), but no more than is likely to come by the user's running mean and the request.
--- Tasks pay before they write, so a user who is behind does not get all free slots at the same time; and for seconds, not to the
--- end, so it matters little how wrong the mean is. One that has outrun it pays half as far ahead.
+-- Return the output in tokens that a task should have paid for after it has written `output`: these tokens, plus what the model writes in
+-- 15 s at its mean speed (256 tokens while that is unknown), but at most the user's running mean or the request's limit. Tasks pay in
+-- advance, so that a user who was served less does not get all free slots at the same time. They pay for seconds instead of the whole answer,
+-- so that a wrong mean matters little. A task that has written more than the mean pays half as far in advance.
 function granting.output_due(task, output, model, user)
   local ahead, asked, likely = (model.mean_speed or 0) * 15, task.max_output or 0, user.output
   if ahead == 0 then ahead = 256 end
@@ -31,8 +31,8 @@ function granting.token_cost(input, output)
   return math.max(math.floor(math.min(input or 0, 16777216) + 2 * math.min(output, 4194304) + 0.5), 1)
 end
 
--- Return what a task is charged at its grant, a whole number in its model's unit: tokens = input + 2 x the output due, requests = 1,
--- slot_seconds = the ms that it is expected to run.
+-- Return the charge of a task at its grant, a whole number in its model's unit. tokens: input + 2 x the output due; requests: 1;
+-- slot_seconds: the expected duration in ms.
 local function first_charge(task, model, user)
   if model.cost == 'requests' then return 1 end
   if model.cost == 'slot_seconds' then
@@ -42,20 +42,20 @@ local function first_charge(task, model, user)
   return granting.token_cost(task.input_tokens, granting.output_due(task, 0, model, user))
 end
 
--- Return an epoch: the first part of the ids of what is logged from now on. The time, us, and larger than any before of this task. No
--- second one is the same, also when the store has forgotten the first: so no id ever names two events.
+-- Return an epoch, the first part of the ids of the events that follow: the time (us), and larger than any epoch of this task before. The
+-- same epoch is never created twice, even if the store lost the record of the first, so no id ever names two events.
 function granting.new_epoch(task)
   local last = task.epoch or 0
   return US > last and US or last + 1 + US % 1000000
 end
 
--- Return the instant at which the sweep must look at a task that runs, whose lease ends at `lease_end`.
+-- Return the instant at which the sweep must check a running task whose lease ends at `lease_end`.
 function granting.run_instant(task, lease_end)
   return whole(earlier(earlier(lease_end, task.attempt_deadline), task.linger_at))
 end
 
--- Log an event of a task with its next number, and publish it to the readers' replicas, all but `except`. Return its id. Large events
--- travel by id only.
+-- Log an event of a task with its next number, and publish it to the replicas with readers, except to `except`. Return its id. For a large
+-- event only the id is published.
 function granting.log(task, epoch, kind, data, except)
   task.top = (task.top or 0) + 1
   local event_id = whole(epoch) .. '-' .. whole(task.top)
@@ -77,8 +77,8 @@ function granting.log(task, epoch, kind, data, except)
   return event_id
 end
 
--- Begin an attempt of a task. `turn`: of its lane (eligible.lua); `tag`: start tag of its flow, which it leaves if `in_line`. `grant`: the
--- receiver: `replica`, `worker` and its `upstream`, `token`, and `ms` until the first renewal.
+-- Begin an attempt of a task. `turn`: the turn of its lane (eligible.lua); `tag`: the start tag of its flow; `in_line`: whether the task is in
+-- the flow and must leave it. `grant`: the receiver (`replica`, `worker` and its `upstream`), the `token`, and `ms` until the first renewal.
 local function begin(task, turn, tag, in_line, grant)
   local name, queue, lane = task.model, task.queue, turn.lane
   local model, user = models.get(name), lanes.user_of(task)
@@ -115,7 +115,7 @@ local function begin(task, turn, tag, in_line, grant)
   return data
 end
 
--- Begin a task that comes while none waits, in this turn.
+-- Begin a submitted task in this turn, without entering the line, because no task waits.
 function granting.begin_now(task, turn, grant)
   local lane, user = turn.lane, lanes.user_of(task)
   lane.lifts = lane.lifts + turn.moves_to - lane.tag
@@ -123,26 +123,28 @@ function granting.begin_now(task, turn, grant)
   return begin(task, turn, lanes.start_tag(lane, user, user.tag), false, grant)
 end
 
--- Take a turn: mark the lanes that were passed over, and place the lane if it was, or comes out of turn.
+-- Take a turn: mark the lanes that were passed over. Correct the tag of the lane if it was passed over before, or is served out of turn.
 local function take_turn(model, turn)
   for _, lane in ipairs(turn.skipped) do lane.skipped = true end
   local lane = turn.lane
-  if lane.skipped then -- it had to stand back: lifted like one that was idle
+  if lane.skipped then -- it was passed over: lifted like one that was idle
     lane.skipped = nil
     lanes.lift(model, lane)
     turn.moves_to = math.max(turn.moves_to, lane.tag)
   end
   local ahead = lane.tag - math.max(turn.moves_to, model.V)
-  if ahead > 0 then -- its reserve brought it here, out of turn: it owes for this turn alone
+  if ahead > 0 then -- served out of turn, because of its reserved slots: it is charged for this turn alone
     lane.tag, lane.lifts = lane.tag - ahead, lane.lifts - ahead
   end
 end
 
--- Hand out the next task of a model: it leaves its lane and an attempt begins, or nothing changes. One whose time to wait is over, or
--- whose record is lost, only leaves its lane: the sweep is due for it. A hook `may_start` returns why a task may not start:
--- {at = ms}: the model may not until then; `upstream`: through this upstream. {aside = ms}: it stands aside until then.
--- {park = function}: its flow is parked. {alone = grant}: it needs no worker, and begins with this grant; `grant.begun` is called then.
--- Return the task, its start event's data, and the turn; or nil and that answer.
+-- Grant the next task of a model: it leaves its lane and an attempt begins, or nothing changes. A task whose time to wait is over, or whose
+-- record is lost, only leaves its lane; the sweep ends it. The hook `may_start` returns why a task cannot start:
+--   {at = ms}          the model starts nothing until then; with `upstream`, only through this upstream
+--   {aside = ms}       the task is set aside until then
+--   {park = function}  its flow is parked; the function is called afterwards
+--   {alone = grant}    the task needs no worker and begins with this grant; `grant.begun` is called
+-- Return the task, the data of its start event, and the turn; or nil and the reason.
 local function grant_next(name, grant)
   while grant.looks > 0 do
     grant.looks = grant.looks - 1
@@ -178,16 +180,16 @@ local function grant_next(name, grant)
   return nil, {}
 end
 
--- Start the tasks at the head of a model's line that need no worker, some at a time. Return whether there may be more.
+-- Start the tasks at the head of a model's line that need no worker, up to MAX_TAKEN. Return whether there may be more.
 function granting.start_alone(name)
   local grant = { upstream = '', looks = MAX_TAKEN }
   grant_next(name, grant)
   return grant.looks == 0
 end
 
--- Return the models of `names` ('*' alone: every model) with waiting tasks, in the order of their line, as {model, place}; and where
--- workers are shared among them, the key of the place that these served last. A model stands there at least (an idle one saves no
--- turns), and LEAD behind it at most.
+-- Return the models of `names` ('*' alone: every model) with waiting tasks, in the order of their line, as {model, place}; and if models share
+-- workers, the key of the place that these workers served last. A model is moved to that place at least, so that idle models save up no turns,
+-- and to LEAD behind it at most.
 local function line_of(names)
   if #names == 1 and names[1] ~= '*' then return { { names[1], 0 } } end
   local line, last = {}, 0
@@ -217,23 +219,23 @@ local function line_of(names)
   return line, shared
 end
 
--- Write down a model's place in the line of models.
+-- Store a model's place in the line of models.
 function granting.stand(name, place)
   models.get(name).turn = place
   models.save(name)
   call('ZADD', keys.backlog(), 'XX', whole(place), name)
 end
 
--- A grant as it is returned: the record's two parts, and the data of its start event.
+-- Add a grant to a reply: the two parts of the record, and the data of its start event.
 local function add_grant(grants, task, start)
   grants[#grants + 1] = records.packed(task)
   grants[#grants + 1] = task.spec_text
   grants[#grants + 1] = start
 end
 
--- Take up to `ask.want` tasks for a worker that serves `ask.models` ({'*'}: every model), in the order of the models' line. What stays
--- unfilled is recorded, so that the next task wakes this replica; what others could still start, of these models or of `freed` (a
--- model that has a slot free since this script began), wakes them. Return the grants, their ids, and `later` (waking.lua).
+-- Take up to `ask.want` tasks for a worker that serves `ask.models` ({'*'}: every model), in the order of the models' line. If slots stay
+-- free, the replica is remembered as idle, so that the next task wakes it. If other replicas could still start tasks of these models or of
+-- `freed` (a model with a slot that became free in this script), they are woken. Return the grants, their ids, and `later` (waking.lua).
 function granting.take(ask, freed)
   local grants, ids, later, left = {}, {}, {}, {}
   local want = math.min(ask.want, MAX_TAKEN)
@@ -278,7 +280,7 @@ function granting.take(ask, freed)
   return grants, ids, later
 end
 
--- Return the grants among `ids` that a call made under this nonce and that still hold: its reply was lost.
+-- Return the grants of `ids` that a call with this nonce made and that are still valid, because the reply of that call was lost.
 function granting.repeat_grants(ids, nonce)
   local grants = {}
   for _, id in ipairs(ids or {}) do
@@ -291,8 +293,8 @@ function granting.repeat_grants(ids, nonce)
   return grants
 end
 
--- The same as `take`, for calls that have no record in which to note what they granted. The note outlives the grants, since a sweep may
--- prolong them.
+-- Take as `take` does, for calls without a record that could store the ids of what they granted. These ids are stored longer than a grant
+-- lasts unrenewed, since a sweep may prolong grants.
 function granting.take_once(ask, freed)
   local before = call('GET', keys.taken(ask.nonce))
   if before then return granting.repeat_grants(cmsgpack.unpack(before), ask.nonce), {} end

@@ -1,45 +1,48 @@
--- Hooks: the only way in which a feature takes part in a task's life. A feature names a field, and its function is called for tasks that
--- have it (or for models, where the hook is about these). The order of calls is the order in which the features are loaded (scripts.py),
--- which also decides between two rejections.
+-- Hooks: the only way in which a feature takes part in a task's life. A feature attaches a function with a field; the function is called for
+-- tasks that have the field (or for models, if the hook is about models). Functions are called in the order in which features are loaded
+-- (FEATURES in scripts.py), which also decides between two rejections.
 --
---   known(task)                submit: a reply, where the request is known or is not to be answered; it writes nothing
---   answers(task, reply, ask)  submit: it adds to what is returned
---   route(task, back)          submit, requeue (`back`): a function that moves the task to another model, or nil; it writes nothing
---   admit(task, call)          submit: it returns a rejection, or nil; it writes nothing. `call`: the arguments of submit
---   accept(task, call)         submit, behind every `admit`: it writes, and adds fields to the record
---   enqueue(task, ask)         submit: true where the feature has put the task into line itself
---   queued(task, by)           a task enters (1) or leaves (-1) its line
---   opens(model, name, n)      nil, or the instant (ms) from which the n-th task (1) of a model may start, and why: 'cooldown', 'open' or
---                              'probing' (upstreams.lua), or 'unsent': it is no earlier, and a report wakes a replica; it writes nothing
---   starts(model, name)        a wake-up: the feature starts tasks that need no worker; true where it may have more of them
---   serves(model, name, queue) true where the feature runs tasks of the lane without a worker
---   expects(model, name, task, n, interval)  interval and least delay (ms) of the n-th task where it knows better (placing.lua)
---   place(task)                the place of a task that stands in no line
---   may_start(task, grant)     take: nil, or why a task may not start (granting.lua); it writes nothing
---   granted(task, model)       take
+--   known(task)                submit: return a reply if the request is known already or gets no task; write nothing
+--   answers(task, reply, ask)  submit: add to the reply
+--   route(task, back)          submit, requeue (`back`): return a function that moves the task to another model, or nil; write nothing
+--   admit(task, ask)           submit: return a rejection, or nil; write nothing. `ask`: the arguments of submit
+--   accept(task, ask)          submit, after every `admit`: write, and add fields to the record
+--   enqueue(task, ask)         submit: return true if the feature has put the task into line itself
+--   queued(task, by)           a task enters (by = 1) or leaves (-1) its line
+--   opens(model, name, n)      return nil, or the instant (ms) from which the n-th task (default 1) of a model can start, and why: 'cooldown',
+--                              'open' or 'probing' (upstreams.lua), or 'unsent': not before, and a report wakes a replica; write nothing
+--   starts(model, name)        a wake-up: start tasks that need no worker; return true if there may be more of them
+--   serves(model, name, queue) return true if the feature runs tasks of the lane without a worker
+--   expects(model, name, task, n, interval)  return a better interval and the least delay (ms) of the n-th task (placing.lua)
+--   place(task)                return the place of a task that is in no line
+--   may_start(task, grant)     submit, take, finish: return nil, or why a task cannot start (granting.lua); write nothing
+--   granted(task, model)       an attempt begins
 --   output(task)               append: the first output of an attempt
 --   finishes(task, ask)        finish, before anything is written
---   failed(task, back)         requeue, before the task goes back (retrying.lua)
---   attempted(task, code)      an attempt has an outcome: a failure's code, or nil
---   redone(task, used)         an answer is asked for again
---   falls(task)                whether another model may run a task
---   released(task)             a slot is given back: once per attempt
---   settled(task, used, ran)   an attempt is settled: once. `used`: nil where it is refunded; `ran`: it completed
---   expired(task, ends)        the lease of a running task is over: true where the feature has ended it
---   ended(task, finish, more)  a task has its terminal event: once; it may hold a slot still (`more`: see ending.lua)
---   closed(task)               a task has ended and holds no slot: once, before its usage is recorded. It may prolong `keep_ms`
---   configured(now, name, before), unset(before, name, now)  the settings of a model changed, for each setting that it has or had
---   sweep_often(ask), sweep(ask)  each sweep, and once a second: bounded; it returns whether there is more
+--   failed(task, back)         requeue, before the task returns (retrying.lua)
+--   attempted(task, code)      an attempt has an outcome: the code of a failure, or nil
+--   redone(task, used)         the answer is requested again
+--   falls(task)                return whether another model can run the task
+--   released(task)             a slot is released: once per attempt
+--   settled(task, used, ran)   an attempt is settled: once. `used`: nil if it is refunded; `ran`: it completed
+--   expired(task, ends)        the lease of a running task is over: return true if the feature has ended the task
+--   ended(task, finish, more)  a task has its terminal event: once; it may still hold a slot (`more`: see ending.lua)
+--   closed(task)               a task has ended and holds no slot: once, before its usage is recorded; may increase `keep_ms`
+--   deleted(task)              a client or operator deletes a task
+--   configured(now, name, before), unset(before, name, now)  settings of a model changed: called for each setting that it has now, or had
+--   sweep_often(ask), sweep(ask)  each sweep, and once a second: bounded; return whether there is more to do
+--   moved()                    sweep: return its field `moved`; the first function alone is called
 local hooks = {}
 local listed = {
   known = {}, answers = {}, route = {}, admit = {}, accept = {}, enqueue = {}, queued = {}, opens = {}, starts = {}, serves = {}, place = {}, expects = {}, may_start = {}, granted = {},
   output = {}, finishes = {}, failed = {}, attempted = {}, redone = {}, falls = {}, moved = {}, expired = {}, released = {}, settled = {}, ended = {}, closed = {}, deleted = {}, configured = {}, unset = {}, sweep = {}, sweep_often = {},
 }
 
--- A task that uses no feature has no field `extras`, nor has its model: then nothing is looked at but that.
+-- If neither the task nor a model that the script has read has the field `extras`, only functions without a field can apply, and a hook that
+-- has none of these is skipped.
 --
--- Attach a function to a hook, for tasks (or models) with this field; nil: for all. `of_model`: for tasks of models with it. (A library that
--- is loaded has neither `pairs` nor `table`.)
+-- Attach a function to a hook, for tasks (or models) with this field; nil: for all. `of_model`: for tasks whose model has the field.
+-- (`pairs` and `table` do not exist while Redis loads a library.)
 function hooks.attach(name, field, run, of_model)
   local list = listed[name]
   list[#list + 1] = { field = field, of_model = of_model, run = run }
@@ -51,7 +54,7 @@ local function concerns(hook, task)
   if not field then return true end
   if not hook.of_model then return task[field] end
   if not models.get(task.model)[field] then return false end
-  task.extras = true -- what the feature does now it may have to undo, whatever becomes of the model
+  task.extras = true -- the feature may have to undo later what it does now, even if the model changes
   return true
 end
 
@@ -85,7 +88,7 @@ function hooks.settings(name, values, ...)
   end
 end
 
--- Return what the first feature says of a sweep.
+-- Call a hook without arguments. Return the answer of its first function.
 function hooks.sweep_reply(name)
   local hook = listed[name][1]
   return hook and hook.run()

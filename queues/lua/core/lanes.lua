@@ -1,19 +1,20 @@
 -- Lanes and flows: start-time fair queueing at two levels. A lane (a queue of one model) and a flow (one user in a lane) each have a
--- start tag; the smallest is served, then its tag advances by cost / weight. One that returns from idle is lifted to the virtual
--- time: the largest start tag served so far (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996), or to the least of those that wait,
--- if that is less: these were charged before their tasks ran, and got back what was too much. (So Sheng et al., Fairness in Serving
--- Large Language Models, 2024, lift to the least counter of those that wait.)
+-- start tag. The smallest is served, and its tag advances by cost / weight. A flow or lane that was idle is lifted to the virtual time,
+-- which is the largest start tag served so far (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996), or to the smallest waiting tag if that is
+-- less, because waiting flows were charged in advance and can get a refund. (Sheng et al., Fairness in Serving Large Language Models,
+-- 2024, also lift to the smallest counter of the waiting clients.)
 --
--- A lift forgives what a flow (or lane) owes less than others: what is settled later, of an attempt that began before the lift, counts
--- only beyond it. So lifts are added up while tasks of a flow run, and an attempt remembers the sums at its beginning (`account`).
+-- A lift cancels the credit of a flow (or lane) that was served less than others. If an attempt that began before the lift is charged more
+-- afterwards, only the part beyond the lift counts. Therefore lifts are summed while tasks of a flow run, and each attempt stores the sums
+-- at its start (`account`).
 --
--- A flow whose tasks may not start for a reason of its user's is parked: out of the line, with its tag. It returns, lifted like one
--- that was idle. A lane that was passed over is lifted when it is served again: no lane saves up turns while it may not start. A lane
--- that is served out of turn, because it has slots reserved, is lowered to where its turn would be.
+-- A flow whose tasks cannot start because of its user (a limit, for example) is parked: it leaves the line and keeps its tag. When it
+-- returns, it is lifted like an idle one. A lane that was passed over is lifted when it is served again, so no lane saves up turns while it
+-- cannot start. A lane that is served out of turn, because it has reserved slots, is lowered to the tag at which its turn would be.
 --
--- Tags count in 4,096ths of cost / weight: whole numbers, which are exact.
+-- Tags are in units of 1/4096 of cost / weight, rounded to whole numbers, so that sums are exact.
 local lanes = {}
-local LEARNED_S = 3600 -- for so long what was learned of a user counts
+local LEARNED_S = 3600 -- the means of a user are used for this long
 local FADE_MS = 30000
 local users, changed = {}, {}
 
@@ -22,9 +23,9 @@ function lanes.begin()
   if next(changed) then changed = {} end
 end
 
--- A user in a lane, as stored: the flow's `tag` while it is neither in line nor parked, its `lifts` while tasks of it run, how many tasks
--- are `running` and in the flow (`waiting`) or `aside`, and what was learned: mean `output` (tokens) and `ms` of its tasks, and when the last
--- one began or stopped, s.
+-- The stored form of a user in a lane: the flow's `tag` while it is neither in line nor parked; its `lifts` while its tasks run; numbers of
+-- tasks that are `running`, in the flow (`waiting`) and set aside (`aside`); the means `output` (tokens) and `ms`; and `at`, when the last task
+-- began or stopped (s).
 local USER = '<dddddddd'
 
 local function pack_user(user)
@@ -42,7 +43,7 @@ function lanes.flush()
   end
 end
 
--- Return what a hash of users says of one.
+-- Return a user from its stored form. `packed`: nil if there is none; then all numbers are 0.
 function lanes.unpack_user(queue, model, name, packed)
   local tag, lifts, running, waiting, aside, output, ms, at = 0, 0, 0, 0, 0, 0, 0, 0
   if packed then tag, lifts, running, waiting, aside, output, ms, at = struct.unpack(USER, packed) end
@@ -74,14 +75,14 @@ local function flow_weight(task) return task.weight and task.weight > 0 and task
 
 lanes.flow_weight = flow_weight
 
--- How far a model moves in the line of the models that a worker is shared among: the time that its task will hold a slot, as far as
--- is known, by the number of users who wait for it. So workers' time goes to models in proportion to their users.
+-- Return the step by which a model moves back in the line of models that share workers: the expected time in a slot divided by the number
+-- of waiting users. So models get workers' time in proportion to their users.
 function lanes.model_step(model)
   return math.max(model.mean_ms or 0, 1) * 4096 / math.max(model.users, 1)
 end
 
--- How fast tasks leave a lane while some wait: departures and the ms that they took, both fading with a half-life of about twenty
--- seconds, and the instant of the last one. Return departures until now, and the ms that they took.
+-- Return how fast tasks leave a lane while others wait: the number of departures and the ms that they took, until the last departure or
+-- `until_now`. Both decay with a half-life of about twenty seconds.
 function lanes.departures(lane, until_now)
   local gone = lane.gone
   if not until_now then return gone[1], gone[2] end
@@ -90,7 +91,7 @@ function lanes.departures(lane, until_now)
   return gone[1] * kept, gone[2] * kept + passed_ms
 end
 
--- Count a departure (1), or begin to count time again (0).
+-- Count a departure (1), or restart the clock (0).
 local function depart(lane, by)
   local count, ms = lanes.departures(lane, by == 1)
   lane.gone = { count + by, ms, NOW }
@@ -108,13 +109,14 @@ function lanes.least_lane(model)
   return least
 end
 
--- Remember a lift of an idle flow as long as tasks of it run.
+-- Add up the lifts of a flow while its tasks run.
 local function note_lift(user, amount)
   if user.running > 0 then user.lifts = user.lifts + amount end
 end
 
--- Return the start tag of a flow that comes at its lane's virtual time, or behind the least of its line. Flows that come at the same
--- virtual time stand in line: each moves it by one, so that no name sorts before another for ever.
+-- Return the start tag of a flow that joins the line: its own tag, or the lane's virtual time, or just behind the smallest waiting tag
+-- (`least`). Each flow that joins at the virtual time moves it by one, so that flows with equal tags keep the order in which they joined
+-- instead of the order of their names.
 function lanes.start_tag(lane, user, tag, least, in_line)
   local v = lane.v
   local floor = least and least < v and math.min(v, least + in_line) or v
@@ -124,7 +126,7 @@ function lanes.start_tag(lane, user, tag, least, in_line)
   return floor
 end
 
--- Put a flow into its lane's line, with this tag or lifted; and the lane into that of its model, if it was idle.
+-- Put a flow into its lane's line, with this tag or a lifted one. If the lane was idle, it joins the lanes of its model.
 function lanes.join(queue, model_name, user, tag)
   local model = models.get(model_name)
   local lane, flows = models.lane(model, queue), keys.flows(queue, model_name)
@@ -153,7 +155,7 @@ local function leave(queue, model_name, user_name)
   models.save(model_name)
 end
 
--- Lift a waiting lane that had to stand back to the virtual time.
+-- Lift a waiting lane that was passed over to the virtual time.
 function lanes.lift(model, lane)
   local lift = math.max(model.V - lane.tag, 0)
   lane.tag, lane.lifts = lane.tag + lift, lane.lifts + lift
@@ -177,7 +179,7 @@ function lanes.enqueue(task)
   count(task, user, 1)
 end
 
--- Let a task that is in no flow stand aside until then (ms): it waits, and counts as waiting.
+-- Set a task that is in no flow aside until an instant (ms). It still counts as waiting.
 function lanes.set_aside(task, until_ms)
   local user = lanes.user_of(task)
   call('ZADD', keys.aside(), whole(until_ms), task.id)
@@ -185,7 +187,7 @@ function lanes.set_aside(task, until_ms)
   count(task, user, 1)
 end
 
--- Take a waiting task out of its flow, ungranted, or from where it stands aside; idle flows and lanes keep their tags.
+-- Remove a waiting task from its flow, or from those set aside, without a grant. Idle flows and lanes keep their tags.
 function lanes.dequeue(task)
   local queue, model, user = task.queue, task.model, lanes.user_of(task)
   if call('ZREM', keys.flow(queue, model, task.user), task.id) == 0 then
@@ -206,7 +208,8 @@ function lanes.dequeue(task)
   count(task, user, -1)
 end
 
--- The first task of a flow leaves it for its slot. `tag`: of the flow. The flow stays in line while it has others, behind by `step`.
+-- Remove the first task of a flow because it gets a slot. `tag`: of the flow. If the flow has other tasks, it stays in line, `step` further
+-- back.
 function lanes.depart(task, tag, step)
   local queue, model, user = task.queue, task.model, lanes.user_of(task)
   call('ZREM', keys.flow(queue, model, task.user), task.id)
@@ -221,13 +224,13 @@ function lanes.depart(task, tag, step)
   count(task, user, -1)
 end
 
--- Take a flow out of line, with its tag, until it is unparked.
+-- Park a flow: it leaves the line and keeps its tag.
 function lanes.park(queue, model, user, tag)
   leave(queue, model, user)
   call('ZADD', keys.parked(queue, model), tag, user)
 end
 
--- Return the tag of a parked flow, which is parked no more; nil: it is not parked.
+-- Remove a flow from the parked ones and return its tag; nil: it is not parked.
 function lanes.unpark_tag(queue, model, user)
   local parked = keys.parked(queue, model)
   local tag = call('ZSCORE', parked, user)
@@ -243,13 +246,13 @@ function lanes.unpark(queue, model, user)
   return tag ~= nil
 end
 
--- What counts of a later charge (or refund), after lifts of `lifted` since the first one; less than 0: it was lowered.
+-- Return the part of a later charge (or refund) that counts after lifts of `lifted` since the attempt began; `lifted` < 0: it was lowered.
 local function beyond(step, lifted)
   if lifted > 0 then return math.max(step - lifted, 0) end
   return step < 0 and math.min(step - lifted, 0) or step
 end
 
--- Charge (or refund) `more` of a running attempt to its flow and lane, idle ones too.
+-- Charge (or refund) `more` of a running attempt to its flow and lane, even if they are idle.
 function lanes.charge(task, more)
   local queue, name, account = task.queue, task.model, task.account
   local model, user = models.get(name), lanes.user_of(task)
@@ -265,7 +268,7 @@ function lanes.charge(task, more)
   elseif move ~= 0 and not move_in(keys.flows(queue, name)) then
     move_in(keys.parked(queue, name))
   end
-  -- what the lifts forgave of it they do not forgive again
+  -- a lift cancels the same charge only once
   account.lane_lifts = account.lane_lifts + math.max(math.min(lane_step, lane.lifts - account.lane_lifts), 0)
   account.flow_lifts = account.flow_lifts + math.max(math.min(flow_step, user.lifts - account.flow_lifts), 0)
   account.cost = account.cost + more
@@ -273,17 +276,17 @@ function lanes.charge(task, more)
   lanes.save_user(user)
 end
 
--- A running task of a flow gave its slot back, and its account is closed: forget what no later charge needs. What it owes and what was learned
--- of it counts from now on, however long the task ran.
+-- After a task gave its slot back and its account is closed, reset what no later charge needs. The hour for which tag and means are kept
+-- begins now, however long the task ran.
 function lanes.stopped(task)
   local user, lane = lanes.user_of(task), models.lane(models.get(task.model), task.queue)
   user.at = math.floor(NOW / 1000)
   if user.running == 0 then user.lifts = 0 end
-  if user.running == 0 and user.waiting == 0 and user.tag <= lane.v then user.tag = 0 end -- it would be lifted so far anyway
+  if user.running == 0 and user.waiting == 0 and user.tag <= lane.v then user.tag = 0 end -- it would be lifted at least to here
   lanes.save_user(user)
 end
 
--- Forget users of a lane that have nothing recorded any more: at most `most` are looked at. Return where to continue; '0' at the end.
+-- Remove users of a lane without tasks and current means. Check about `most` users. Return the cursor to continue at; '0' at the end.
 function lanes.tidy(queue, model_name, cursor, most)
   local lane = models.lane(models.get(model_name), queue)
   local key = keys.users(queue, model_name)

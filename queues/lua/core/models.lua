@@ -1,7 +1,7 @@
 -- Models and queues. A model's hash has its `settings`, written by configure, and its `state`, written by every other script: virtual
 -- times, lanes, means. `models.get` gives both as one table. The settings of a queue are in its own hash, with its waiting tasks.
 --
--- Settings are read at most once a second: they stay in this library's memory, and the scripts that change them forget them here.
+-- Settings are read at most once a second: the library keeps them in memory. Scripts that change settings update this cache.
 local models = {}
 local MAX_CACHED = 1000
 local loaded, changed = {}, {}
@@ -13,7 +13,7 @@ function models.begin()
   models.extras = false -- whether a model that this script has read uses a feature
 end
 
--- A lane as stored: seven numbers, of departures their number, the ms they took and when the last was, and 1: it was passed over.
+-- The stored form of a lane: seven numbers; its departures (their number, the ms that they took, the time of the last); 1 if it was passed over.
 local LANE = '<ddddddddddd'
 
 local function pack_lane(lane)
@@ -39,7 +39,7 @@ end
 -- Settings for which 0 is a value. For all others, 0 means that it is not set.
 models.zero_counts = {}
 
--- Return what holds of the values that are set.
+-- Return the settings that are in effect.
 function models.in_effect(values)
   local held = {}
   for setting, value in pairs(values) do
@@ -60,10 +60,11 @@ local function recent_settings(key)
   return age and age >= 0 and age < 1000000 and settings[key] or nil
 end
 
--- Forget what was read: the store may have been emptied.
+-- Empty the cache, because the store may have been emptied.
 function models.forget_settings() settings, read_at, cached = {}, {}, 0 end
 
--- Return a model: its settings and its state. `lanes`: its lanes, packed, by queue; `open`: those that were read; `users`: flows in line.
+-- Return a model: its settings and its state in one table. `lanes`: all lanes by queue, packed; `open`: lanes that were unpacked; `users`:
+-- number of flows in line.
 function models.get(name)
   local model = loaded[name]
   if model then return model end
@@ -82,7 +83,7 @@ function models.get(name)
   return model
 end
 
--- A model uses a feature that its settings do not name.
+-- Mark a model that uses a feature for a reason other than its settings.
 function models.use_extras(model) model.extras, models.extras = true, true end
 
 -- Write a model when the script ends.
@@ -106,7 +107,7 @@ function models.lanes(model)
   return model.open
 end
 
--- Keep a model known: at its first task of a minute.
+-- Record the use of a model, at most once a minute, so that the sweep does not remove it.
 function models.touch(name, model)
   if model.seen_at >= NOW - 60000 then return end
   model.seen_at = NOW
@@ -114,7 +115,7 @@ function models.touch(name, model)
   models.save(name)
 end
 
--- Forget a model.
+-- Remove a model.
 function models.remove(name)
   local key = keys.model(name)
   call('DEL', key)

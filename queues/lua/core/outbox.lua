@@ -1,4 +1,4 @@
--- What SQL does not know yet: entries of the outbox, which a replica brings there (gateway/records/).
+-- The outbox: entries that SQL does not have yet. A replica copies them (gateway/records/).
 local outbox = {}
 
 -- Record an action for the audit log: actor, address, action, target, and the values before and after it, maps or JSON. `mark`
@@ -10,7 +10,7 @@ function outbox.action(action)
   return action.id
 end
 
--- Record the usage of a task: an array of both parts of its record, as they are now. `run`: instead of the scripts' part.
+-- Add a task's usage record: an array of both parts of its record, as they are now. `run`: replaces the scripts' part.
 local TWO = '\146' -- begins a packed array of two
 
 function outbox.record(task, run)

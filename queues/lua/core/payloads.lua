@@ -1,6 +1,6 @@
--- Payloads: the bodies of tasks, until no retry needs them. Small ones are bounded by their number; the bytes of large ones are counted,
--- over all and by user. A user's large bodies may take no more than they leave free, so that one user alone has half, and the next ones find
--- room; one body of each user always fits.
+-- Payloads: the bodies of tasks, until no retry needs them. The limits of queues bound the number of small payloads. The bytes of large ones
+-- are counted in total and by user. The large payloads of a user may take no more than they leave free: one user alone gets half, and other
+-- users find room. One payload of each user always fits, as long as the total allows it.
 local payloads = {}
 local LARGE = 16384 -- bytes
 
@@ -14,7 +14,7 @@ local function add(user, bytes)
   return total, own
 end
 
--- Count bodies of these sizes among those that are stored. Return false if there is no room for them.
+-- Count payloads of these sizes as stored. Return false if there is no room for them.
 function payloads.reserve(user, sizes, limit)
   local counted = 0
   for _, size in ipairs(sizes) do counted = counted + large(size) end
@@ -24,7 +24,7 @@ function payloads.reserve(user, sizes, limit)
   return false
 end
 
--- Count that `after` bytes are stored for a user instead of `before`.
+-- Count `after` bytes of a user instead of `before`.
 function payloads.change(user, before, after) add(user, large(after) - large(before)) end
 
 function payloads.store(task, payload)
@@ -32,7 +32,7 @@ function payloads.store(task, payload)
   task.payload_bytes = #payload
 end
 
--- Put another payload in the place of the one that a task has.
+-- Replace the payload of a task.
 function payloads.replace(task, payload)
   if task.keep_request then call('RENAMENX', keys.payload(task.id), keys.request(task.id)) end
   local before = task.payload_bytes
@@ -41,7 +41,7 @@ function payloads.replace(task, payload)
   task.input_tokens = math.max((task.input_tokens or 0) + math.floor((#payload - before) / 4), 0)
 end
 
--- Drop the payload of a task: no retry is possible. One that is to be kept (`keep_request`) becomes its request, unless it has one.
+-- Drop the payload of a task, because no retry is possible. With `keep_request` it becomes the task's request, unless there is one.
 function payloads.drop(task)
   local bytes = task.payload_bytes
   if not bytes then return end

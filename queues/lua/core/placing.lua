@@ -1,14 +1,14 @@
--- Where a queued task stands: its position in its lane (from 1) and how long it may wait: about, at least and at most, in ms. All are
--- estimates: a fair queue lets latecomers of other users pass. With r tasks of its own user ahead, A users waiting and its user at rank
--- k, about r * A + k tasks go first; they leave at the lane's measured pace. Departures come irregularly, about as a Poisson process, and
--- others may come or go: the bounds are two spreads of n departures away, and one spread is half of the wait and 1.3 sqrt(n) intervals.
+-- The place of a queued task: its position in its lane (from 1), and its wait in ms: expected, at least, at most. All are estimates, since
+-- in a fair queue later tasks of other users can pass. With r tasks of the same user ahead, A waiting users and the user at rank k, about
+-- r * A + k tasks start first; they leave at the lane's measured pace. Departures are irregular, about a Poisson process, and users
+-- join and leave. So the bounds are two spreads of n departures away; one spread is half of the wait plus 1.3 sqrt(n) intervals.
 local placing = {}
-local UNKNOWN = -1 -- too little has been learned yet, or none can start
+local UNKNOWN = -1 -- there are too few departures yet, or no task can start
 local SPREADS = 2
 
--- Return the mean ms between two departures of a lane: as measured until the last one, as one long task is no slower pace, or
--- `until_now`; and as long as these are few, one more as it should be by how long tasks of the model run and the lane's share of its slots.
--- Return it, and of how many departures it is the mean.
+-- Return the mean ms between two departures of a lane, and the number of departures in it. It is measured until the last departure, since
+-- one long task does not mean a slower pace, or `until_now`. While there are fewer than 20, one departure is added that is computed
+-- from the mean duration of the model's tasks and the lane's share of the slots.
 function placing.interval(name, queue, until_now)
   local model = models.get(name)
   local gone, ms = lanes.departures(models.lane(model, queue), until_now)
@@ -22,15 +22,15 @@ function placing.interval(name, queue, until_now)
   return (ms + mean * total / own / math.max(call('ZCARD', keys.slots(name)), 1)) / (gone + 1), gone + 1
 end
 
--- Return whether enough is known of a lane to estimate how long its tasks wait: some task of the model has completed, or a few have left the
--- lane while others waited. Where tokens are paced, how many a task takes must be known; a pace of requests, and windows, say it.
+-- Return whether the wait of a lane can be estimated: a task of the model has completed, or a few have left the lane while others waited. With
+-- a limit of tokens per minute, the mean output must be known. A limit of requests per minute, or windows, is itself a pace.
 function placing.is_learned(model, lane)
   if model.tokens_per_minute then return (model.mean_output or 0) > 0 end
   return model.requests_per_minute ~= nil or model.windows ~= nil or (model.mean_ms or 0) > 0 or (lanes.departures(lane)) >= 3
 end
 
--- Return why no task of a lane can start, whatever ends before: 'model_paused' | 'queue_paused' | 'no_worker' no worker offers the model,
--- and nothing runs | 'breaker_open' of all its upstreams; nil: one can.
+-- Return why no task of a lane can start, even if running tasks end: 'model_paused' | 'queue_paused' | 'no_worker': no worker offers the
+-- model, and no task runs | 'breaker_open': the breakers of all upstreams are open; nil: tasks can start.
 function placing.blocked_by(name, queue)
   local model = models.get(name)
   if model.paused then return 'model_paused' end
@@ -42,7 +42,7 @@ function placing.blocked_by(name, queue)
   return why == 'open' and 'breaker_open' or nil
 end
 
--- A wait in ms as it is shown: two digits of it, by `round`.
+-- Return a wait in ms, rounded to two digits by `round`.
 local function in_two_digits(ms, round)
   local unit = 1
   while ms >= 100 * unit do unit = unit * 10 end
@@ -57,7 +57,7 @@ local function place_of(n, interval, delay)
   return { n, in_two_digits(delay + wait, nearest), in_two_digits(least, math.floor), in_two_digits(most, math.ceil) }
 end
 
--- Return the place of a queued task: {position, wait, at least, at most}; nil: it stands in no line.
+-- Return the place of a queued task: {position, wait, at least, at most}; nil: it is in no line.
 function placing.place(task)
   local name, queue = task.model, task.queue
   local rank = call('ZRANK', keys.flow(queue, name, task.user), task.id)
@@ -77,7 +77,7 @@ function placing.place(task)
   local held_ms = math.max((model.cooldown_until or 0) - NOW, 0)
   if held_ms == 0 and not placing.is_learned(model, lane) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   local interval, gone = placing.interval(name, queue)
-  -- what has passed of the first interval is over; more slows the pace, up to how long a task runs: one may run longer
+  -- subtract the elapsed part of the first interval. If more time has passed, the pace is slower, up to the mean duration of a task
   local passed_ms = lane.users > 0 and NOW - lane.gone[3] or 0
   local delay = held_ms > 0 and held_ms or 0 - math.min(passed_ms, interval)
   interval = interval + math.max(math.min(passed_ms, model.mean_ms or 0) - interval, 0) / gone

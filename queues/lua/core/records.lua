@@ -1,5 +1,5 @@
 -- Records of tasks. A record has two parts: `spec`, which the gateway wrote when it submitted the task, and `run`, which the scripts
--- write. `records.load` gives both as one table: a field that is written hides the one of the spec. false: the field is taken away.
+-- write. `records.load` returns both as one table: a field of `run` hides the field of `spec`, and the value false removes it.
 local records = {}
 local loaded, changed, new = {}, {}, {}
 
@@ -36,7 +36,7 @@ end
 -- Write a record when the script ends.
 function records.save(task) changed[task.id] = task end
 
--- Return what the scripts have written of a record, packed as it will be stored: it must not change any more.
+-- Return the `run` part of a record, packed as it will be stored. The record must not change afterwards.
 function records.packed(task)
   local packed = cmsgpack.pack(task)
   changed[task.id] = packed
@@ -48,7 +48,7 @@ function records.create(task)
   changed[task.id], new[task.id] = task, task.spec_text
 end
 
--- Remove what is kept of ended tasks.
+-- Remove all keys of ended tasks.
 function records.remove(...)
   local names = {}
   for _, id in ipairs({ ... }) do

@@ -1,11 +1,11 @@
--- What ended tasks leave behind, records and logs, until their time is over; and a budget for its bytes. The sweep removes what is over,
--- and what ended first while there is more than the budget: whatever asks to be kept for long costs others nothing.
+-- Records and logs of ended tasks until they expire, and a limit for their bytes. The sweep removes tasks that have expired. Above the limit it
+-- removes those that ended first, so that tasks with a long retention do not displace others.
 --
--- Ended tasks are kept in lines by retention time; each line has up to twice the retention of the one before. So in each line,
--- tasks expire roughly in the order in which they ended.
+-- Ended tasks are in lines by retention time; each line has up to twice the retention of the line before. So in each line, tasks
+-- expire roughly in the order in which they ended.
 local retention = {}
 local LINES = 24 -- of 1 s to half a year
-local OVERHEAD = 1024 -- bytes of a record and its places in lines, about
+local OVERHEAD = 1024 -- estimated bytes of a record and its entries in lines
 local LEAST_LOG = 4096 -- bytes that Redis reserves for a log, however short it is
 
 local function entry_of(task) return task.id .. ' ' .. whole(task.kept_bytes) end
@@ -19,7 +19,7 @@ function retention.lines()
   return lines
 end
 
--- Keep what is left of an ended task for `ms`.
+-- Keep an ended task for `ms` from now.
 function retention.keep(task, ms)
   if task.kept_bytes then
     call('ZREM', keys.expiries(task.kept_in), entry_of(task))
@@ -33,7 +33,7 @@ function retention.keep(task, ms)
   call('ZADD', keys.expiries(task.kept_in), whole(task.expires_at), entry_of(task))
 end
 
--- The same, if it would not go before.
+-- Keep an ended task for `ms`, unless it expires before.
 function retention.shorten(task, ms)
   if task.kept_bytes and task.expires_at > NOW + ms then retention.keep(task, ms) end
   records.save(task)
@@ -52,12 +52,13 @@ local function remove(line, entries)
   return bytes
 end
 
--- Remove what is left of a task.
+-- Remove an ended task.
 function retention.remove(task)
   if task.kept_bytes then remove(keys.expiries(task.kept_in), { entry_of(task) }) else records.remove(task.id) end
 end
 
--- Remove what ended first, about, of at most `most` tasks, as long as there is an excess (bytes). Return how many, and the rest of it.
+-- Remove up to `most` of the tasks that ended first (approximately), while there is an excess (bytes). Return their number and the remaining
+-- excess.
 local function remove_first(excess, most)
   local first_line, first_ended
   for i, line in ipairs(retention.lines()) do
@@ -75,8 +76,8 @@ local function remove_first(excess, most)
   return #entries, excess
 end
 
--- Remove at most `most` tasks whose time is over, and as many beyond the budget (bytes). Return how many went before their time, and whether
--- there is more to do.
+-- Remove up to `most` tasks that have expired, and up to `most` above the budget (bytes). Return how many of the latter, and whether there is
+-- more to do.
 function retention.sweep(budget, most)
   local removed, early = 0, 0
   for _, line in ipairs(retention.lines()) do

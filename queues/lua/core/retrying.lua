@@ -1,7 +1,7 @@
--- A granted task goes back to its old place, or ends.
+-- Returns a granted task to its old place, or ends it.
 local retrying = {}
 
--- Add to the history of a task's attempts, at most about 2,000 bytes.
+-- Add an attempt to the history of a task: the last 20, about 2,000 bytes.
 local function note_attempt(task, why)
   local history = task.history or {}
   history[#history + 1] = { worker = task.worker or '', granted_at = task.granted_at, ended_at = NOW, why = why }
@@ -9,38 +9,38 @@ local function note_attempt(task, why)
   task.history = history
 end
 
--- Return the end of a task whose time is over, with what it waited for: 'queue' | 'worker' | 'cooldown' | 'model': a worker had it.
+-- Return the end of a task whose time is over, with what it waited for: 'queue' | 'worker' | 'cooldown' | 'model' (a worker had it).
 function retrying.late_end(why, waited_for)
   return { rest = why.rest .. ',"waitedFor":"' .. waited_for .. '"', code = why.code }
 end
 
--- Return whether a task is done with trying. `cause`: see `put_back`.
+-- Return whether a task has no tries left. `cause`: see `put_back`.
 local function used_up(task, cause, held)
   if cause == 'redo' and (task.redone or not task.repair) then return true end
   if task.first_output_at or task.attempt - (task.attempts_before or 0) >= (held and 1000 or 100) then return true end
   local max_tries = task.max_tries or 3
   if cause == 'redo' or cause == 'declined' or not (task.begun or max_tries == 1) then return false end
-  return max_tries == 1 or (task.tries or 0) >= max_tries -- of one try it is unknown how far its worker has come
+  return max_tries == 1 or (task.tries or 0) >= max_tries -- with a single try, its worker may have begun unseen
 end
 
 -- Close the account of a running attempt and put its task back to its old place, or end it. `back`:
---   why      for the record: of a failure its code
---   cause    'lost' (the worker is gone), 'failed' (a retry may help), 'falls' (only another model may help), 'declined' or 'redo' (its
---            answer is asked for again, once, with `payload`, and what it `used`); the last two cost no try
---   begun    the worker had begun, although no renewal said so
---   ends     `rest` and `code` of the ends it may come to: lost, no_worker, timeout
---   nonce    names the call, if it may be repeated
+--   why      for the history: the code of a failure
+--   cause    'lost' (the worker is gone), 'failed' (a retry may help), 'falls' (only another model may help), 'declined', or 'redo' (the
+--            answer is requested again, once, with `payload`; it `used` these tokens). The last two cost no try
+--   begun    the worker had begun, although no renewal reported it
+--   ends     `rest` and `code` of the possible ends: lost, no_worker, timeout
+--   nonce    of a call that can be repeated
 --   suspicion  why the task may be the reason that its worker was lost
---   held     its model is held; `aside_until`: it stands aside until then
---   grace    ms for which a task with a waiting caller waits if no worker is left
--- A task ends after 100 attempts anyhow, and after 1,000 if its provider refuses them: each is an event of its log.
+--   held     its provider asked for a pause; `aside_until`: the task is set aside until then
+--   grace    ms for which a task with a waiting client waits if no worker is left
+-- In any case a task ends after 100 attempts, or after 1,000 if its provider asks for pauses, because each attempt is an event of its log.
 -- Return the outcome: 'queued' or 'ended', and of the end the event's id, kind and data.
 function retrying.put_back(task, back)
   local cause, ends, redo = back.cause, back.ends, back.cause == 'redo'
   ending.release(task)
   note_attempt(task, back.why)
   if back.begun and not task.begun then task.begun, task.tries = true, (task.tries or 0) + 1 end
-  if (cause == 'declined' or redo) and task.begun then task.tries = math.max((task.tries or 0) - 1, 0) end -- a renewal counted it
+  if (cause == 'declined' or redo) and task.begun then task.tries = math.max((task.tries or 0) - 1, 0) end -- undo the try that a renewal counted
   if task.begun and cause ~= 'declined' and not redo and back.suspicion then task.last_lost = back.suspicion end
 
   local give_up = used_up(task, cause, back.held) and ends.lost or nil
@@ -49,7 +49,7 @@ function retrying.put_back(task, back)
     local at, why = eligible.opens_at(task.model, models.get(task.model))
     if cause == 'falls' or (task.waiting and cause == 'failed' and task.begun and why == 'open') then
       give_up = ends.lost
-    elseif back.held and task.deadline and (back.aside_until or at or 0) >= task.deadline then -- it would wait in vain
+    elseif back.held and task.deadline and (back.aside_until or at or 0) >= task.deadline then -- its deadline is before the end of the pause
       give_up = ends.lost
     elseif task.waiting and not waking.is_offered(task.requested_model or task.model) then
       if redo or (back.grace or 0) == 0 then
@@ -90,12 +90,12 @@ function retrying.put_back(task, back)
   return { outcome = 'queued', model = task.requested_model or task.model }
 end
 
--- Return the instant at which the sweep must look at a task that waits.
+-- Return the instant at which the sweep must check a waiting task.
 function retrying.wait_instant(task)
   return whole(earlier(earlier(earlier(earlier(FOREVER, task.wait_deadline), task.deadline), task.linger_at), task.stranded_until))
 end
 
--- A reader keeps a task alive.
+-- Extend the time for which a task continues without readers.
 function retrying.linger(task)
   task.linger_at = NOW + task.linger_ms
   local waits = task.state == 'queued'

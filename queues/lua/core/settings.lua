@@ -1,14 +1,14 @@
--- What is set for queues ('q') and models ('m'): what the operator's file says (`configured`, a hash of kind:name -> values), and on top of
--- it what features say (overrides). What holds stands in the hash of the queue or model (models.lua).
+-- Settings of queues ('q') and models ('m'): those of the configuration (`configured`, a hash of kind:name -> values), and on top of them
+-- the layers of features (overrides). The result is stored in the hash of the queue or model (models.lua).
 local settings = {}
 local layers = {}
 local CORE = { concurrency = true, cost = true, paused = true } -- settings of a model that no feature reads
 
--- Add a layer: a function of kind and name that returns values which win over those below.
+-- Add a layer: a function of kind and name. The values that it returns replace those of lower layers.
 function settings.add_layer(layer) layers[#layers + 1] = layer end
 
--- Another unit of cost: tags of the old one mean nothing in it. Virtual time begins again for all lanes and flows of the model, and what
--- runs is charged in the new unit when it ends.
+-- Reset tags and charges after a change of the unit of cost, because tags in the old unit have no meaning in the new one. Virtual time restarts
+-- for all lanes and flows of the model, and running tasks are charged in the new unit when they end.
 local function reset_charges(name, model)
   local function level(line) call('ZUNIONSTORE', line, '1', line, 'WEIGHTS', '0') end
   model.V = 0
@@ -35,7 +35,7 @@ local function reset_charges(name, model)
   models.save(name)
 end
 
--- A queue has a limit of running tasks now that had none: those that run count.
+-- Count the running tasks of a queue that had no limit of them until now.
 local function count_running(queue)
   for _, name in ipairs(call('ZREVRANGE', keys.models(), '0', '999')) do
     local lane = models.lane(models.get(name), queue)
@@ -50,13 +50,13 @@ local function count_running(queue)
   end
 end
 
--- Return what is configured of a queue or model.
+-- Return the configured settings of a queue or model.
 function settings.configured(kind, name)
   local packed = call('HGET', keys.configured(), kind .. ':' .. name)
   return packed and cmsgpack.unpack(packed) or {}
 end
 
--- Bring what holds for a queue or model in line with what is set. Return the values before and now.
+-- Compute and store the settings in effect of a queue or model. Return the values before and now.
 function settings.apply(kind, name)
   local key = kind == 'm' and keys.model(name) or keys.queue(name)
   local packed = call('HGET', key, 'settings')

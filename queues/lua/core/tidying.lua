@@ -1,9 +1,9 @@
--- What the sweep does once a second: repeat wake-ups that may have been lost, and forget what is over.
+-- The sweep's work once a second: repeat wake-ups that may have been lost, and remove what is no longer used.
 local tidying = {}
-local GONE_MS = 60000 -- a replica or an offer that ended so long ago is forgotten
-local IDLE_MS = 3600000 -- so is a model
+local GONE_MS = 60000 -- replicas and offers that expired this long ago are removed
+local IDLE_MS = 3600000 -- models without use for this long are removed
 
--- Wake every replica that could start something.
+-- Wake every replica that could start a task.
 function tidying.wake_all()
   for _, name in ipairs(call('ZRANGE', keys.backlog(), '0', '999')) do
     hooks.first('starts', models.get(name), name)
@@ -31,7 +31,7 @@ function tidying.forget_replicas()
   end
 end
 
--- Move tasks of the line of '*', which has no worker any more, to the models that they asked for, where workers offer these.
+-- If the line '*' has no worker any more, move its tasks to the models that they requested, if workers offer these.
 function tidying.move_stranded()
   if models.get('*').users == 0 or waking.is_offered('*') then return end
   local part = call('ZSCAN', keys.due(), call('HGET', keys.pool(), 'stranded') or '0', 'COUNT', '100')
@@ -50,7 +50,7 @@ function tidying.move_stranded()
   end
 end
 
--- Look at a part of the models: forget idle ones, and users that have nothing recorded any more.
+-- Check a part of the models: remove idle ones, and users without tasks and means.
 function tidying.forget_models()
   local found = call('ZSCAN', keys.models(), call('HGET', keys.pool(), 'tidied') or '0', 'COUNT', '100')
   call('HSET', keys.pool(), 'tidied', found[1])

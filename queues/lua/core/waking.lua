@@ -1,19 +1,19 @@
--- Wake-ups: a replica with free slots hears when a task can start.
+-- Wake-ups: messages to replicas with free slots that a task can start.
 local waking = {}
 
 -- Return how many replicas have workers that offer a model by this name.
 local function offers(name) return call('ZCOUNT', keys.offers(name), '(' .. NOW_TEXT, '+inf') end
 
--- Return the model as which a task is scheduled that asks for `name`; nil: there is no worker for it. A name that no worker offers and
--- that is not configured shares the line of '*', which workers of every model serve: names cost nothing to invent. `named`: the task
--- comes with the slot of a worker that offers it.
+-- Return the model as which a task that requests `name` is scheduled; nil: no worker serves it. Names that no worker offers and that are not
+-- configured share the line '*', which workers of every model serve, because clients could invent any number of names. `named`: the
+-- submitting replica has a free slot of a worker that offers the name.
 function waking.scheduled_as(name, named)
   if named or offers(name) > 0 then return name end
   if is_reserved(name) or offers('*') == 0 then return nil end
   return models.get(name).fixed and name or '*'
 end
 
--- Return whether workers offer a model. (A name that shares the line of '*' is none.)
+-- Return whether workers offer a model. (A name that shares the line '*' is not a model here.)
 function waking.is_offered(model)
   for _, offered in ipairs(offered_as(model)) do
     if offers(offered) > 0 then return true end
@@ -21,15 +21,15 @@ function waking.is_offered(model)
   return false
 end
 
--- A replica has a free slot for these models: the next task wakes it.
+-- Remember that a replica has a free slot for these models, so that the next task wakes it.
 function waking.idle(names, replica)
   for _, name in ipairs(names) do
     if call('ZADD', keys.idle(name), US_TEXT, replica) == 1 then call('PEXPIRE', keys.idle(name), '600000') end
   end
 end
 
--- Wake one idle replica for a model that can start something. It takes for all its free slots and wakes the next. A replica that is gone
--- receives nothing: the next is tried.
+-- Wake one idle replica for a model that can start a task. It takes tasks for all its free slots and then wakes the next replica. If a
+-- replica no longer exists, no subscriber gets the message, and the next one is tried.
 local function wake_one(model)
   for _, offered in ipairs(offered_as(model)) do
     for _ = 1, 64 do
@@ -40,7 +40,7 @@ local function wake_one(model)
   end
 end
 
--- Wake one if something can start; else note in `later` (if given) in how many ms, if time alone is in the way.
+-- Wake one replica if a task can start. If only time is missing, add the ms until then to `later` (if given).
 function waking.wake(model, later)
   if hooks.first('starts', models.get(model), model) and later then waking.note_later(later, model, NOW) end
   local turn, at = eligible.turn(model)
@@ -52,14 +52,13 @@ function waking.wake(model, later)
   return later
 end
 
--- Note in `later` that a model may start its next task at an instant. `of_upstream`: through the upstream of the worker that asked; it
--- may through others.
+-- Add to `later` that a model can start its next task at an instant. `of_upstream`: this holds for the upstream of the asking worker only.
 function waking.note_later(later, model, at, of_upstream)
   if at >= FOREVER then at = NOW + 60000 end
   later[#later + 1] = { model = model, ms = math.max(at - NOW, 1), upstream = of_upstream or nil }
 end
 
--- Wake the other models on which the queue of a task waits whose slot is free now: its `max_running` is over all models.
+-- A slot of a task's queue is free: wake the other models with waiting tasks of this queue, since `max_running` counts over all models.
 function waking.wake_elsewhere(task)
   if not models.queue(task.queue).max_running then return end
   for _, name in ipairs(call('ZRANGE', keys.backlog(), '0', '999')) do
