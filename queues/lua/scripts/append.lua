@@ -1,9 +1,9 @@
--- append: add events to the logs of running tasks, each task's for itself
--- args      replica (it delivers to its own readers itself); appends: of each task {id, epoch, token, seq of its first event, true: the events hold
---           output, after which no retry is possible; types of its events}
+-- append: add events to the logs of running tasks; each task succeeds or fails by itself
+-- args      replica (it delivers to its own readers itself); appends: for each task {id, epoch, token, number of its first event, true if the
+--           events have output, after which no retry is possible, types of its events}
 -- strings   the data of all events, in their order
--- returns   {outcomes}: for each task 'ok' | 'stale' the grant is not current: stop | a number: the log ends there, refill it or end.
---           Events at or below the top are success: they were appended by an earlier call whose reply was lost.
+-- returns   {outcomes}: for each task 'ok' | 'stale': the grant is not current, stop | a number: the log ends there, resend from there or end.
+--           Events at or below the top count as success: an earlier call, whose reply was lost, appended them.
 local function append(replica, args, at, id, epoch, token, seq, output, kinds)
   local task = records.load(id)
   if not task or task.state ~= 'executing' or task.epoch ~= epoch or task.token ~= token then return 'stale' end

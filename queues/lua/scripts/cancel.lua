@@ -1,12 +1,12 @@
--- cancel: end a task from outside (its caller, an operator, a time limit), whatever it does
--- args      id; state, kind, code, and rest: the terminal event's fields, without braces; why, which the owner gets: client | timeout | admin;
---           grace_ms: how long a running task's slot may stay `stopping` until its worker confirms; tombstone_ms: an unknown task is
---           rejected for so long if its submit comes late
--- returns   {outcome = 'ended', state, event_id, data, account, ended: accounts of tasks that ended with it} | {outcome = 'over', state} it had
+-- cancel: end a task from outside (its client, an operator, a time limit), whether it waits or runs
+-- args      id; state, kind, code, and rest: the terminal event's fields, without braces; why, for the owner: client | timeout | admin;
+--           grace_ms: how long a running task's slot may stay `stopping` until its worker confirms; tombstone_ms: how long the submit of a
+--           task that is unknown now is rejected if it arrives late
+-- returns   {outcome = 'ended', state, event_id, data, account, ended: accounts of tasks that ended with it} | {outcome = 'over', state}: it had
 --           ended before | {outcome = 'unknown'}
--- A tombstone is wanted of a submit of unknown outcome. A task that an idempotency key names is left alone then: its caller comes again
--- with the key, else the task ends like others without readers. All readers' replicas get the event, the caller's too: if this
--- reply is lost, a repetition finds the task over.
+-- A gateway asks for a tombstone if the outcome of a submit is unknown. Then a task with an idempotency key is not cancelled: its client
+-- repeats the request with the key, or else the task ends like others without readers. The event is published to all replicas with readers,
+-- including the calling one: if this reply is lost, a repeated call finds the task over.
 script('cancel', 'allow-oom', function(ask)
   local task = records.load(ask.id)
   if not task or task.state == 'gone' then

@@ -1,9 +1,9 @@
--- check_rights: which commands the user of this connection may not run on what belongs to the pool
+-- check_rights: list the commands that the user of this connection cannot run on keys and channels of the pool
 -- args      commands; a subcommand follows behind a space
 -- returns   {forbidden}: those that its ACL forbids, in their order
 local COUNTS = { 3, 2, 1, 0, 4, 5, 6 }
 
--- Whether the user may run a command with this number of arguments; nil: some servers do not answer for another number.
+-- Return whether the user may run a command with this number of arguments; nil: the server rejects this number.
 local function allows(command, count)
   local words = {}
   for word in string.gmatch(command, '%S+') do words[#words + 1] = word end

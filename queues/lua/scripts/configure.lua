@@ -1,9 +1,9 @@
--- configure: set what the operator's file says of queues and models; it holds from the next decision on, on every replica
--- args      replica; modified_ms of its file, read_ms: when it read it, hash of what it says; settings: 'q:name' or 'm:name' -> values. What is
---           not named is no longer set
--- returns   {outcome, version in effect, born, both as in keys.py, POOL}; outcome: 'set' | 'same' nothing to do | 'older' what holds is newer, and
---           stays while another replica lives that runs it (then the replica in the version is such a one). Of files of the same time
---           the one read later counts.
+-- configure: set the configuration of queues and models, for all replicas, from the next decision on
+-- args      replica; modified_ms of its file, read_ms: when it read the file, hash of the settings; settings: 'q:name' or 'm:name' -> values.
+--           Queues and models that are not listed have no settings afterwards
+-- returns   {outcome, version in effect, born, both as in keys.py, POOL}; outcome: 'set' | 'same': nothing to do | 'older': the version in effect
+--           is newer, and stays while another replica that uses it is alive (the version names that replica). Of two files with the
+--           same time, the one that was read later counts.
 script('configure', nil, function(ask)
   local pool = keys.pool()
   models.forget_settings()

@@ -1,6 +1,6 @@
--- confirm_recorded: forget entries of the outbox that SQL has
--- args      group of those who read it; ids of the entries
--- returns   {gone}: how many of them were there
+-- confirm_recorded: delete entries of the outbox that SQL has
+-- args      group: consumer group of the outbox; ids of the entries
+-- returns   {gone}: how many entries were deleted
 script('confirm_recorded', 'allow-oom', function(ask)
   call('XACK', keys.outbox(), ask.group, unpack(ask.ids))
   return { gone = call('XDEL', keys.outbox(), unpack(ask.ids)) }

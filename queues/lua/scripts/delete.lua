@@ -1,7 +1,7 @@
--- delete: delete what is kept of a task: immediately if it has ended and holds no slot, of another one as soon as it does. What its
--- idempotency key names goes with it
+-- delete: delete a task's record and log: immediately if it has ended and holds no slot, otherwise as soon as that is so. Its idempotency key is
+-- released
 -- args      id
--- returns   {known, gone}: not gone: it goes when its slot is free, or when it ends
+-- returns   {known, gone}; gone = false: it is deleted when it has ended and its slot is free
 script('delete', 'allow-oom', function(ask)
   local task = records.load(ask.id)
   if not task then return { known = false, gone = true } end

@@ -1,7 +1,8 @@
--- erase_user: remove what is kept of a user's tasks that have ended: a part of a line at a time
--- args      line: number of a line of ended tasks (retention.lua) | 'due': those whose workers have not let go of them yet, which stay there to be found again; cursor: where to
---           continue, '0' = at the beginning; look_at: how many to look at, about; user; until_ms: of tasks that were submitted until then
--- returns   {lines: how many there are, cursor: '0' at the end, removed: how many, stopping: how many stay}
+-- erase_user: remove the ended tasks of a user, a part of a line per call
+-- args      line: number of a line of ended tasks (retention.lua) | 'due': count ended tasks that still hold a slot, which cannot be removed yet;
+--           cursor: where to continue, '0' = at the beginning; look_at: about how many tasks to check; user; until_ms: only tasks that
+--           were submitted until then
+-- returns   {lines: number of lines, cursor: '0' at the end, removed: number of tasks, stopping: number of tasks that hold a slot}
 script('erase_user', 'allow-oom', function(ask)
   local part, removed, stopping = call('ZSCAN', ask.line == 'due' and keys.due() or keys.expiries(ask.line), ask.cursor, 'COUNT', whole(ask.look_at)), 0, 0
   for i = 1, #part[2], 2 do

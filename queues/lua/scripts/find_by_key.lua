@@ -1,6 +1,6 @@
--- find_by_key: which tasks of some keys wait or run, among a part of all that do; changes nothing
--- args      cursor: where to continue, '0' = at the beginning; look_at: tasks to look at, about; keys: ids of keys
--- returns   {cursor: '0' at the end, ids}; a task that waits or runs all the while is found, maybe twice
+-- find_by_key: find waiting and running tasks of API keys, in a part of all tasks per call; changes nothing
+-- args      cursor: where to continue, '0' = at the beginning; look_at: about how many tasks to check; keys: ids of keys
+-- returns   {cursor: '0' at the end, ids}; a task that waits or runs during all calls is found, perhaps twice
 script('find_by_key', 'no-writes', function(ask)
   local wanted, found = {}, {}
   for _, id in ipairs(ask.keys) do wanted[id] = true end

@@ -1,11 +1,11 @@
 -- finish: end a running task and take for the freed slot, over all models its worker serves
--- args      id, epoch and token of the grant; state, code; seq of the first event (0: the caller is not the log's writer), kinds: types of the
---           last events; kind of the terminal event; used: tokens, as far as they are known; keep_ms: the slot stays `stopping`,
---           because the worker still runs the task; and what granting.take wants
+-- args      id, epoch and token of the grant; state, code; seq: number of the first event (0: the caller is not the log's writer), kinds: types
+--           of the last events; kind of the terminal event; used: tokens, as far as they are known; keep_ms: the slot stays `stopping` for
+--           this long, because the worker still runs the task; and the arguments of granting.take
 -- strings   the data of the last events, and of the terminal one
--- returns   {outcome, event_id, later, top, ended}, and grants. outcome: 'ok' | 'late' another call ended it, its slot is free now | 'stale' the
---           grant is not current | 'hole' the log is short of events: it ends at `top`. Repeating it returns the same. ended: accounts
---           of tasks that ended with it
+-- returns   {outcome, event_id, later, top, ended}, and grants. outcome: 'ok' | 'late': another call ended it, its slot is free now | 'stale': the
+--           grant is not current | 'hole': events are missing, the log ends at `top`. A repeated call returns the same. ended: accounts of
+--           tasks that ended with it
 script('finish', 'allow-oom', function(ask, args)
   local task = records.load(ask.id) or {}
   local current = task.epoch == ask.epoch and task.token == ask.token

@@ -1,7 +1,7 @@
--- follow: begin to read a task here: its record and its place; from now on its events are published to this replica's channel. What the log
--- holds until now, up to the record's `top`, is read by pages.
--- args      id, replica; keeps: the reader keeps the task alive (its linger is renewed); owner {key, user}: only for this one; for anybody
---           else it is unknown, and nothing is registered or renewed
+-- follow: register a replica as a reader of a task. From now on the task's events are published to the replica's channel; earlier events, up
+-- to the record's `top`, are read from the log in pages.
+-- args      id, replica; keeps: the reader keeps the task alive (its linger time starts again); owner {key, user}: if the task belongs to another
+--           one, it counts as unknown, and nothing changes
 -- returns   {known, place, now}, and the record's two parts
 script('follow', 'allow-oom', function(ask)
   local task = records.load(ask.id)

@@ -1,8 +1,8 @@
--- inspect_model: what an operator sees of one model; looks at a bounded number of users
--- args      model; most_users: users of a lane whose oldest task is looked at, at most, from either end of its line
--- returns   {known; running: tasks with a slot; mean_ms; cooldown_until, cooldown_by; next_start: instant (ms) until which its pace lets nothing
---           start; lanes: queue -> {waiting, running, charged, users: in line, parked, oldest: when the oldest task seen was enqueued (ms),
---           blocked: why none can start, as placing.blocked_by has it}}, and its settings, packed ('' = none)
+-- inspect_model: return the status of a model for operators; checks a bounded number of users
+-- args      model; most_users: users whose oldest task is checked, at most, from each end of a lane's line
+-- returns   {known; running: tasks with a slot; mean_ms; cooldown_until, cooldown_by; next_start: instant (ms) before which its pace lets nothing
+--           start; lanes: queue -> {waiting, running, charged, users: in line, parked, oldest: when the oldest checked task was enqueued (ms),
+--           blocked: why no task can start (placing.blocked_by)}}, and its settings, packed ('' = none)
 
 -- Return when the task at the head of a user's line was enqueued; nil: there is none.
 local function oldest_of(queue, model, user)
@@ -36,7 +36,7 @@ script('inspect_model', 'no-writes', function(ask)
   if call('EXISTS', key) == 0 then return { known = false }, '' end
   local model, lanes_of = models.get(name), {}
   for queue, lane in pairs(models.lanes(model)) do lanes_of[queue] = lane_of(name, queue, lane, ask.most_users) end
-  local paced = setmetatable({ cooldown_until = false, barred = false }, { __index = model }) -- what its pace alone says
+  local paced = setmetatable({ cooldown_until = false, barred = false }, { __index = model }) -- its pace alone
   local at = hooks.first('opens', paced, name)
   return { known = true, running = call('ZCARD', keys.slots(name)), mean_ms = model.mean_ms, cooldown_until = model.cooldown_until,
     cooldown_by = model.cooldown_by, next_start = at and at < FOREVER and at or nil, lanes = lanes_of },

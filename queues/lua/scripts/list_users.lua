@@ -1,6 +1,6 @@
--- list_users: who has tasks of one model: in one of its lines, or in its slots; changes nothing
--- args      model; queue whose line is looked at, '' = its slots; from: of a line: users of its two parts, in line and parked, to pass over in
---           each; most: users of each part, or slots, to look at
+-- list_users: list the users with waiting tasks in a lane of a model, or with running tasks of the model; changes nothing
+-- args      model; queue: of the lane, '' = running tasks; from: users to skip, both of those in line and of the parked ones; most: users of
+--           each of the two, or running tasks, to check
 -- returns   {users}: user -> waiting or running tasks
 script('list_users', 'no-writes', function(ask)
   local users = {}

@@ -1,9 +1,9 @@
--- measure_load: how long a model's queue makes new tasks wait
+-- measure_load: estimate how long new tasks of a model wait
 -- args      model
--- returns   {stopped: why it begins nothing: 'paused', 'cooldown', 'no_worker', 'breaker_open', 'throttled' or ''; wait_ms: the wait, absent: too
+-- returns   {stopped: why it starts nothing: 'paused', 'cooldown', 'no_worker', 'breaker_open', 'throttled' or ''; wait_ms: the wait, absent: too
 --           little is known}
--- The wait is how long it takes, at the pace at which tasks leave now, until all that wait have begun (Little's law): over all lanes that
--- may start something, as the next task may go into any of them.
+-- The wait is the time until all waiting tasks have begun, at the pace at which tasks leave now (Little's law), over all lanes that can
+-- start tasks, because the next task can enter any of them.
 script('measure_load', 'no-writes', function(ask)
   local name, model, stopped = ask.model, models.get(ask.model), ''
   local at, why = hooks.first('opens', model, name)

@@ -1,7 +1,7 @@
--- offer: say which models a replica's workers serve, and that it lives
--- args      replica; hold_ms: how long this holds; grace_ms: how long a withdrawn model still counts as offered; models; withdrawn since the
---           last call; upstreams: model -> names of the upstreams by which it is offered, where one has a name
--- returns   {refused}: how many models were refused: the pool knows MAX_OFFERED at most, until it forgets those not offered for a minute
+-- offer: report that a replica is alive, and the models that its workers serve
+-- args      replica; hold_ms: how long this report is valid; grace_ms: how long a withdrawn model still counts as offered; models; withdrawn: models
+--           withdrawn since the last call; upstreams: model -> names of its upstreams here, if one has a name
+-- returns   {refused}: number of rejected models: a pool has MAX_OFFERED at most; those not offered for a minute are removed
 local MAX_OFFERED = 20000
 local REMEMBERED = 600000 -- ms
 
@@ -22,7 +22,7 @@ script('offer', 'allow-oom', function(ask)
     call('ZADD', keys.offered(), 'GT', whole(NOW + ms), model)
   end
 
-  -- Workers without an upstream count where others name one.
+  -- Workers without an upstream are listed only if other workers name one.
   local function serve(model, upstreams)
     local serving = keys.serving(model)
     if not ask.upstreams[model] and call('EXISTS', serving) == 0 then return end

@@ -1,7 +1,7 @@
 -- present: store the workers of a replica
--- args      replica; hold_ms: how long this holds; reset: what was stored before is removed first; gone: fields; fields: field -> value (keys.py,
---           PRESENCE)
--- returns   {known}: how many fields are known now
+-- args      replica; hold_ms: how long this is valid; reset: remove everything stored before; gone: fields to remove; fields: field -> value
+--           (keys.py, PRESENCE)
+-- returns   {known}: how many fields are stored now
 script('present', 'allow-oom', function(ask)
   local presence = keys.presence(ask.replica)
   if ask.reset then call('DEL', presence) end

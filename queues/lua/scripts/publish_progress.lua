@@ -1,5 +1,5 @@
--- publish_progress: publish the progress of a running task to its readers, and keep the last one for those who join
--- args      replica (it serves its own readers itself); id, epoch and token of the grant; kind of the event, which is not logged
+-- publish_progress: publish the progress of a running task to its readers, and store the last one for new readers
+-- args      replica (it delivers to its own readers itself); id, epoch and token of the grant; kind of the event, which is not logged
 -- strings   its data
 -- returns   {current}: false: the grant is not current
 script('publish_progress', nil, function(ask, args)

@@ -1,4 +1,4 @@
--- read: what is known of a task, and where it stands if it waits
+-- read: return the record of a task, and its place if it waits
 -- args      id
 -- returns   {known, place, now}, and the record's two parts
 script('read', 'no-writes', function(ask)

@@ -1,9 +1,9 @@
--- renew: keep the leases of running tasks, and the interest of their readers
--- args      lease_ms; grace_ms behind a deadline; held: of each task {id, epoch, token, worker, 1: it has begun, tokens of output so far or
---           nil}; read: ids of tasks that have readers here
--- returns   {replies}: for each task held: 1 renewed | 0 over: stop it | 2 ended from outside: stop it and say when it stopped
+-- renew: extend the leases of running tasks, and the linger time of tasks with readers
+-- args      lease_ms; grace_ms: how far a lease can exceed a deadline; held: for each task {id, epoch, token, worker, 1 if it has begun, tokens of
+--           output so far or nil}; read: ids of tasks that have readers here
+-- returns   {replies}: for each held task 1: renewed | 0: the grant is over, stop it | 2: ended from outside, stop it and report when it stopped
 
--- Charge a running task what it should have paid for by now: it need not end to be paid for.
+-- Charge a running task for its use until now, so that users pay before their tasks end.
 local function charge_running(task, output)
   local model, due = models.get(task.model), nil
   if model.cost == 'slot_seconds' then
@@ -26,7 +26,7 @@ local function renew(ask, id, epoch, token, worker, begun, output)
     if begun then task.begun, task.tries = true, (task.tries or 0) + 1 end
   end
   charge_running(task, output)
-  if output then task.used = { input = task.input_tokens or 0, output = output, estimated = true } end -- in case its worker never reports it
+  if output then task.used = { input = task.input_tokens or 0, output = output, estimated = true } end -- in case its worker never reports its usage
   records.save(task)
   return 1
 end

@@ -1,9 +1,10 @@
--- requeue: give a granted task back to its old place, because its worker is gone, failed or declines it
--- args      id, epoch and token of the grant; what retrying.put_back wants: why, cause, begun, ends, suspicion, grace, used; hold_ms for which
---           the model is held, because its provider said: not before; by: its worker; unsent: no request was sent; aside_ms: it stands aside
--- strings   with the cause redo the new payload
--- returns   {outcome = 'queued', later, model that it asks for now} | {outcome = 'ended', event_id, kind, data, account, ended: accounts of
---           tasks that ended with it} | {outcome = 'stale', state}. Repeated, it says 'ended' again, without the accounts, or is 'stale'.
+-- requeue: return a granted task to its old place, because its worker is gone, failed or declines it
+-- args      id, epoch and token of the grant; arguments of retrying.put_back: why, cause, begun, ends, suspicion, grace, used; hold_ms: the pause
+--           that the provider asked for; by: the worker that reported it; unsent: no request was sent; aside_ms: the task is set aside for
+--           this long
+-- strings   for the cause 'redo', the new payload
+-- returns   {outcome = 'queued', later, model: the name that it requests now} | {outcome = 'ended', event_id, kind, data, account, ended: accounts
+--           of tasks that ended with it} | {outcome = 'stale', state}. A repeated call returns 'ended' without the accounts, or 'stale'.
 script('requeue', 'allow-oom', function(ask, args)
   local task = records.load(ask.id)
   if not task or task.epoch ~= ask.epoch or task.token ~= ask.token then
@@ -23,7 +24,7 @@ script('requeue', 'allow-oom', function(ask, args)
   end
   ask.payload, ask.nonce, ask.held = args[2], ask.token, ask.hold_ms ~= nil
   if ask.aside_ms then ask.aside_until = NOW + ask.aside_ms end
-  if task.last_lost and not ask.unsent and ask.cause ~= 'lost' then task.last_lost = nil end -- its worker survived it
+  if task.last_lost and not ask.unsent and ask.cause ~= 'lost' then task.last_lost = nil end -- its worker is still there
   hooks.each('failed', task, ask)
   hooks.each('attempted', task, ask.cause ~= 'redo' and ask.why or nil)
   local reply = retrying.put_back(task, ask)

@@ -1,9 +1,8 @@
--- search: a part of the tasks that an operator looks for, newest first; changes nothing
--- args      source: 'running': all that hold a slot (of very many, those of the models used last) | 'recent': also those that wait, and those that
---           have ended; after: task after which to continue, '' = from the newest; look_at, find: how many at most; wanted: field of the
---           record -> value (model: as it was asked for, or is scheduled; route: the name that its caller gave, a route or a model);
---           text: a part of its id or its user, or how its request's id begins, in small letters; from, to: submitted then or later, and
---           before then, ms
+-- search: return a page of the tasks that match an operator's search, newest first; changes nothing
+-- args      source: 'running': tasks that hold a slot (up to MAX_SORTED, of the models used last) | 'recent': also waiting and ended tasks; after: id
+--           of the task before the page, '' = from the newest; look_at, find: how many tasks to check, and to return, at most; wanted: field of
+--           the record -> value (model: as requested or as scheduled; route: the name that the client gave, a route or a model); text: part
+--           of the id or user, or beginning of the request's id, in lower case; from, to: submitted at or after, and before, ms
 -- returns   {after: '' = no more}, and of each task the two parts of its record
 local MAX_SORTED = 10000
 

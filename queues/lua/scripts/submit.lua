@@ -1,29 +1,29 @@
--- submit: put a task into its lane, and take for the submitting replica's free slots, by the rule: an older task may come first
--- args      id; what granting.take wants: replica, worker, upstream, want, nonce, grant_ms; by_name: that worker offers the model by its
---           name; follow: the replica reads the task's events; max_length: waiting tasks that a queue holds unless it is set;
---           max_bytes: of large payloads that the pool holds
+-- submit: put a task into its lane, and take tasks for the submitting replica's free slots; an older task can come first
+-- args      id; arguments of granting.take: replica, worker, upstream, want, nonce, grant_ms; by_name: the worker offers the model by its name;
+--           follow: the replica reads the task's events; max_length: default limit of a queue's waiting tasks; max_bytes: limit of large
+--           payloads in the pool
 -- strings   the record's spec (keys.py, SPEC), packed; the payload
 -- returns   {state, place, enqueued_at, model, asked, later}, and grants | {rejected = reason, …}
--- Repeating it returns the same grants while they hold.
+-- A repeated call returns the same grants while they are valid.
 
--- Return what is said of an accepted task.
+-- Return the reply for an accepted task.
 local function accepted(task, later)
   return { state = task.state, enqueued_at = task.enqueued_at, model = task.model, asked = task.requested_model or task.model, later = later,
     place = task.state == 'queued' and placing.place(task) or nil }
 end
 
--- Workers that were there a minute ago are known: the longer they have been gone, the longer it may take.
+-- Reject a task without workers. If workers offered the model a while ago, retry after as long as they have been gone.
 local function no_worker(asked)
   local since = math.max(num(call('ZSCORE', keys.offered(), asked)), num(call('ZSCORE', keys.offered(), '*')))
   local others = since == 0 and call('ZCOUNT', keys.offered(), '(' .. NOW_TEXT, '+inf') > 0
   return { rejected = 'no_worker', others_offered = others, retry_ms = since > 0 and math.max(NOW - since, 1000) or 60000 }
 end
 
--- Return the turn in which the task begins immediately; nil: it has to wait.
+-- Return the turn in which the task can begin immediately; nil: it has to wait.
 local function turn_now(task, grant)
   local user = lanes.user_of(task)
   if task.parts then return nil end
-  if user.waiting + user.aside > 0 then return nil end -- behind those that are parked
+  if user.waiting + user.aside > 0 then return nil end -- behind the user's parked tasks
   local turn = eligible.turn(task.model, task.queue)
   return turn and turn.queue == task.queue and not hooks.first('may_start', task, grant) and turn or nil
 end
@@ -42,7 +42,7 @@ script('submit', nil, function(ask, args)
   local reply = hooks.first('known', task)
   if reply then return answer(reply) end
   local asked = task.model
-  local comes_back = is_reserved(asked) and not task.waiting -- an endpoint's worker, or none is needed
+  local comes_back = is_reserved(asked) and not task.waiting -- an endpoint: its worker can connect later, or none is needed
   local name = waking.scheduled_as(asked, comes_back or want > 0 and ask.by_name)
   task.enqueued_at, task.order = NOW, US - 2000000 * math.max(math.min(task.priority or 0, 5), 0)
   if name and name ~= asked then task.model, task.requested_model = name, asked end
@@ -53,7 +53,7 @@ script('submit', nil, function(ask, args)
   elseif not name then
     return answer(no_worker(asked))
   end
-  models.get(task.model) -- (read before any hook asks for its features)
+  models.get(task.model) -- read before hooks, which depend on its features
   local longest = models.queue(task.queue).max_wait_ms or 0
   if longest > 0 and not task.whole_wait then
     task.wait_ms = (task.wait_ms or 0) > 0 and math.min(task.wait_ms, longest) or longest
@@ -77,7 +77,7 @@ script('submit', nil, function(ask, args)
   if ask.follow then task.readers = ask.replica end
   models.touch(task.model, models.get(task.model))
   hooks.each('accept', task, ask)
-  if turn then -- without the steps into the line and out of it
+  if turn then -- without entering and leaving the line
     local start = granting.begin_now(task, turn, grant)
     task.granted = { task.id }
     if want > 1 then waking.idle({ task.model }, ask.replica) end

@@ -1,8 +1,7 @@
--- sweep: end what is out of time, put back what its holder lost, repeat wake-ups that may have been lost, remove what is over
--- args      lease_ms, grace_ms of a stopping task; ends: rest and code of the ends that tasks may come to; max_kept_bytes: that ended tasks
---           may take
--- returns   {next_ms: when to sweep again, looked_at: tasks; accounts of those that ended or went back, dropped: ended tasks that went before
---           their time, outbox: entries that wait there, …}
+-- sweep: end tasks whose time is over, put back tasks whose lease is over, repeat wake-ups that may have been lost, remove what has expired
+-- args      lease_ms, grace_ms of a stopping task; ends: rest and code of the possible ends; max_kept_bytes: limit for ended tasks
+-- returns   {next_ms: when to sweep again, looked_at: tasks that were checked, accounts of those that ended or returned, dropped: ended tasks that
+--           were removed early, outbox: number of entries, moved: reply of the hook, overrides: their version}
 script('sweep', 'allow-oom', function(ask)
   local more = gaps.look(ask.lease_ms, math.max(ask.lease_ms, ask.grace_ms))
   local looked_at, accounts = expiry.sweep(ask, 100)
