@@ -231,6 +231,8 @@ class Life(RuleBasedStateMachine):
         self.calls: deque[Call] = deque(maxlen=6)
         self.begun = False
         self.before: dict[tuple[str, ...], int] = {}
+        self.attempts = set[tuple[str, str]]()
+        """What held slots at the last look: task and epoch of its attempt."""
         self.settled: dict[tuple[str, str], int] = {}
         self.only_time: set[str] = set()
         """Models that could start a task but for time, when last looked at."""
@@ -1030,13 +1032,14 @@ class Life(RuleBasedStateMachine):
         for what, (number, limit) in now.items():
             assert not limit or number <= max(limit, self.before.get(what, 0)), (what, number, limit)
             self.before[what] = number
+        holding = {task for tasks in shot.by_kind["slots"].values() for task in tasks}
+        self.attempts = {(task, shot.one("task", task)["epoch"]) for task in holding}
 
-    @staticmethod
-    def limit_of(shot: Snapshot, subject: str) -> int:
-        """How many tasks a key or user may run at once, by the one that began last; 0 = no limit."""
+    def limit_of(self, shot: Snapshot, subject: str) -> int:
+        """How many tasks a key or user may run at once, by those that have begun since the last look; 0 = none has."""
         running = [shot.one("task", task) for task in shot.one("runs", subject)]
-        began = [(int(r["epoch"]), running_limits(r).get(subject, 0)) for r in running]
-        return max(began, default=(0, 0))[1]
+        new = [record for record in running if (record["id"], record["epoch"]) not in self.attempts]
+        return max((running_limits(record).get(subject, 0) for record in new), default=0)
 
     @staticmethod
     def is_held(shot: Snapshot, queue: str, model: str, user: str) -> bool:
