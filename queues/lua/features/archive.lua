@@ -1,5 +1,5 @@
--- The archive of results in SQL. An ended task that it shall have (`archive`: for how long, ms, it is kept for that) is kept until it is
--- there, and so is its request, if that is to be archived with it.
+-- The archive of results in SQL. An ended task with `archive` (the longest time, ms, that it waits for the archive) is kept until the archive
+-- has it, and so is its request, if that is to be archived too.
 local archive = {}
 
 hooks.attach('closed', 'archive', function(task)
@@ -8,9 +8,9 @@ hooks.attach('closed', 'archive', function(task)
   call('XADD', keys.archive(), '*', 'task', task.id)
 end)
 
--- confirm_archived: the archive has these tasks, or will never have them: what is kept of them here goes when that of others does
--- args      group of those who carry; entries: of each its id and the task's
--- returns   {gone}: how many entries were there
+-- confirm_archived: the archive has these tasks, or will never have them, so they expire like other tasks
+-- args      group: consumer group of the stream; entries: for each the entry's id and the task's id
+-- returns   {gone}: how many entries were deleted
 script('confirm_archived', 'allow-oom', function(ask)
   local gone = 0
   for _, entry in ipairs(ask.entries) do

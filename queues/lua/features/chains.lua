@@ -1,16 +1,16 @@
--- Chains: several stages under one task id (chains.py). The record of the chain's task names the stage that it is in (`stage`: its number, the
--- part or -, its name). In a stage of several parts that task stands in no line, and `parts` says how many they are; each part is a task
--- of its own, whose record names the chain (`chain`). What belongs to the chain as a whole lies in a hash of its own (keys.py, CHAIN), whose
--- `stored_bytes` count as stored until the chain ends.
+-- Chains: several stages under one task id (chains.py). The record of the chain's task has its current stage (`stage`: its number, the part
+-- or -, its name). In a stage with several parts, that task is in no line, and `parts` is their number. Each part is a task of its own, whose
+-- field `chain` is the chain's id. Data of the whole chain are in a hash (keys.py, CHAIN); its `stored_bytes` count as stored payload
+-- until the chain ends.
 local chains = {}
-local KEPT = 60000 -- of a part, behind its end, ms: for operators, and for a repeated call
--- Fields of a record that say what a stage is, and those of its attempts: another stage has its own.
+local KEPT = 60000 -- ms; how long an ended part is kept, for operators and repeated calls
+-- Fields of a record that belong to a stage, and to its attempts: the next stage has its own.
 local OF_STAGE = { 'type', 'route', 'template', 'input_tokens', 'max_input', 'max_output', 'answers', 'run_limit', 'stream', 'model_omitted', 'schema',
   'repair', 'price', 'fallbacks', 'fallback_after', 'parts', 'part_inputs' }
 local OF_ATTEMPTS = { 'requested_model', 'fallback_history', 'tries', 'first_output_at', 'history', 'throttled', 'last_lost', 'stranded_until', 'used',
   'used_before', 'cost_before', 'redone', 'progress', 'begun', 'worker', 'granted_at', 'upstream', 'probe', 'wait_deadline', 'max_cost', 'account',
   'cost', 'report_sent' }
--- Fields that a part has from its chain.
+-- Fields that a part gets from its chain.
 local OF_PART = { 'queue', 'model', 'requested_model', 'user', 'key_id', 'priority', 'weight', 'waiting', 'request_id', 'traceparent', 'type', 'route',
   'template', 'max_output', 'answers', 'run_limit', 'stream', 'model_omitted', 'schema', 'repair', 'price', 'fallbacks', 'fallback_after', 'limits' }
 
@@ -31,7 +31,7 @@ end
 -- Queue the parts of a stage. `payloads_at`: of the first one's payload in `args`.
 local function queue_parts(task, args, payloads_at, wait_deadline)
   local number, _, name = stage_of(task.stage)
-  call('HSET', keys.chain(task.id), 'todo', whole(task.parts), 'live', whole(task.parts + 1), 'begun', '0') -- live: and the chain itself
+  call('HSET', keys.chain(task.id), 'todo', whole(task.parts), 'live', whole(task.parts + 1), 'begun', '0') -- live: plus the chain itself
   limits.count_waiting(task, 1)
   for i = 1, task.parts do
     local id, spec = part_id(task.id, number, i - 1), {}
@@ -86,13 +86,13 @@ hooks.attach('granted', 'chain', function(task)
   if task.attempt > 1 then return end
   call('HINCRBY', keys.chain(task.chain), 'begun', '1')
   local chain = records.load(task.chain)
-  if chain and chain.charge then -- it came to something
+  if chain and chain.charge then -- it has done work
     chain.tokens_used = chain.tokens_used or 0
     records.save(chain)
   end
 end)
 
--- The limits of a chain are charged with what its parts use.
+-- Charge the use of a part to the limits of its chain.
 hooks.attach('settled', 'chain', function(task, used)
   local chain = records.load(task.chain)
   if not chain or not chain.charge then return end
@@ -101,7 +101,7 @@ end)
 
 local function stored_bytes(id) return num(call('HGET', keys.chain(id), 'stored_bytes')) end
 
--- Its parts end with a chain. Return whether one of them holds a slot still: then the chain is closed when that is free.
+-- End the parts of a chain that has ended. Return whether a part still holds a slot: then the chain is closed when that slot is free.
 local function end_parts(task)
   local number, key = stage_of(task.stage), keys.chain(task.id)
   local stop_until = NOW + num(call('HGET', key, 'grace'))
@@ -122,7 +122,7 @@ local function end_parts(task)
   return call('HINCRBY', key, 'live', '-1') > 0
 end
 
--- A part has ended and comes to nothing: so does its chain, with the same end.
+-- A part failed or was cancelled: end its chain in the same way.
 local function fail_with(part, finish)
   local task = records.load(part.chain)
   if not task or task.state ~= 'queued' or not task.parts then return end
@@ -145,7 +145,7 @@ hooks.attach('ended', 'stage', function(task, finish)
   if task.parts then task.parts_run = end_parts(task) end
 end)
 
--- Add to what a chain has cost. Return all of it.
+-- Add to the cost of a chain. Return the sum.
 local function spend(id, cost)
   if cost == 0 then return num(call('HGET', keys.chain(id), 'spent')) end
   return call('HINCRBY', keys.chain(id), 'spent', whole(cost))
@@ -176,7 +176,7 @@ local function record_stage(task)
   outbox.record(task, run)
 end
 
--- Forget of a record what its stage was.
+-- Remove the fields of a stage from a record.
 local function leave_stage(task)
   payloads.drop(task)
   if task.parts then limits.count_waiting(task, -1) end
@@ -185,7 +185,7 @@ local function leave_stage(task)
   task.stage_entered_at, task.attempts_before = NOW, task.attempt or 0
 end
 
--- Let a chain, which stands in no line and holds no slot, enter its next stage. It keeps its order.
+-- Move a chain that is in no line and holds no slot to its next stage. It keeps its order.
 local function enter(task, entry, args, at)
   leave_stage(task)
   for field, value in pairs(entry.fields) do task[field] = value end
@@ -216,7 +216,8 @@ local function enter(task, entry, args, at)
   return task.requested_model or task.model
 end
 
--- Return why a chain may not enter its next stage, as `advance` replies it; nothing has changed then. Else what is held for it grows as it must.
+-- Return why a chain cannot enter its next stage, as in the reply of `advance`; then nothing has changed. Otherwise increase its reservation
+-- as needed.
 local function admit(task, entry, spent)
   local one = setmetatable({ model = entry.fields.model, user = task.user, extras = true }, { __index = entry.fields })
   local name = waking.scheduled_as(one.model)
@@ -232,7 +233,7 @@ local function admit(task, entry, spent)
   return why
 end
 
--- Return what the attempts of a stage used, as it is kept: both answers of one that was repaired.
+-- Return the usage of a stage as stored: of both answers, if one was repaired.
 local function used_in_all(task, used)
   local all = {}
   for _, one in ipairs({ used, task.used_before or {} }) do
@@ -244,15 +245,15 @@ local function used_in_all(task, used)
 end
 
 -- advance: complete a stage of a chain, or a part of one, begin what follows, and take tasks for the freed slot
--- args      id, epoch and token of the grant; seq of the first event (0: the caller is not the log's writer); used: tokens, as far as they are known;
---           max_bytes: that plan, head and results of a chain take; kinds: types of the attempt's last events; chain_kinds: of the events of the
---           chain's log that follow them, when the chain continues; what granting.take wants; what follows: nothing | entry: the next
---           stage {stage, fields of the record, quota, reserve} | finish: state, code, kind of the terminal event; of the stage that could not
---           begin `stage`, model and queue
+-- args      id, epoch and token of the grant; seq: number of the first event (0: the caller is not the log's writer); used: tokens, as far as they
+--           are known; max_bytes: limit of the chain's plan, head and results; kinds: types of the attempt's last events; chain_kinds: types of
+--           the events that follow in the chain's log, if the chain continues; arguments of granting.take; and the next step: none | entry: the
+--           next stage {stage, fields of the record, quota, reserve} | finish: state, code, kind of the terminal event, and stage, model and
+--           queue of a stage that could not begin
 -- strings   the result of the stage or part; the data of these events; the payload of the next stage, or of each of its parts, or the data of the
 --           terminal event
--- returns   {outcome, event_id: the first of the chain's log that it wrote, top, later, model that the stage waits for, …, ended}, and grants;
---           outcomes: see chains.py (Advanced). Repeating it returns the same, until the chain has gone on further.
+-- returns   {outcome, event_id: the first that it wrote to the chain's log, top, later, model that the stage waits for, …, ended}, and grants;
+--           outcomes: see chains.py (Advanced). A repeated call returns the same, until the chain has advanced further.
 script('advance', 'allow-oom', function(ask, args)
   local task, grants, later = records.load(ask.id), {}, {}
   local function take(freed)
@@ -362,10 +363,10 @@ script('advance', 'allow-oom', function(ask, args)
   return reply, unpack(grants)
 end)
 
--- read_chain: what is known of a chain, at one moment
+-- read_chain: return a snapshot of a chain
 -- args      id; contents: with its plan and the results
--- returns   {known, state, stage, of: how many stages there are, parts of this one (0: it is in place), begun: how many of them have been granted,
---           done, used: stage or part -> tokens; results: stages and parts with one}, and its plan, its head, and these results
+-- returns   {known, state, stage, of: number of stages, parts of this stage (0: it has none), begun: parts that were granted, done: completed
+--           parts, used: stage or part -> tokens; results: stages and parts with a result}, and its plan, its head, and these results
 script('read_chain', 'no-writes', function(ask)
   local task = records.load(ask.id)
   if not task or not task.stage or task.chain then return { known = false } end

@@ -1,22 +1,22 @@
--- What keys and users with a quota pay for their tasks: from credits that were granted to them, and from a budget that is renewed each day
--- or month. Amounts are whole micro-credits. A subject is one of limits.lua; what it has lies in its hash (keys.py, BALANCE), as loaded
--- from SQL: an unknown balance is loaded first, and no task is accepted by guess.
+-- Credits: keys and users with a quota pay for their tasks, from granted credits and from a budget that is renewed each day or month. Amounts
+-- are whole micro-credits. A subject is a key or a user (limits.lua). Its balance is in a hash (keys.py, BALANCE) that is loaded from SQL. If it
+-- is not loaded, the gateway loads it first, and no task is accepted without it.
 --
--- A task is held the price of the most that it may use, as far as that is specified or learned, from the budget's window first, and its
--- record says what from where (`reserved`): the subject `whose`, from what was `granted`, from the `window`, that window and its budget, and
--- the `generation` of the balance: one that was lost and loaded again has another. Its one end gives that back and takes what it costs
--- instead, numbers that for the subject, and goes to SQL with the task's usage record: so it happens once, and what lies in the hash is
--- the sum of what SQL has and of what is on its way there.
+-- A task reserves the price of the most that it can use, as far as that is specified or learned, from the budget's window first. Its record
+-- has the reservation (`reserved`): the subject (`whose`), the part from `granted` credits, the part from the `window`, that window and its
+-- budget, and the `generation` of the balance, which changes when a balance was lost and loaded again. The end of the task, which happens once,
+-- releases the reservation, debits the cost, numbers the payment, and sends it to SQL with the usage record. So the balance in the hash is the
+-- sum of what SQL has and of what is on its way there.
 --
--- A window is named by its kind, d or m, and its end (ms). The hash knows the last two, and of older ones what is held of them.
+-- The name of a window is its kind, d or m, and its end (ms). The hash has the last two windows, and reservations of older ones.
 local credits = {}
 local MAX_TOKENS = 4194304 -- of one task, each way
 local UNKNOWN_OUTPUT = 4096 -- of a model that has not answered yet
-local MAX_REPAIRED, REPAIR_WORDS = 16384, 512 -- tokens of an answer that its model gets back, and of the error in it
-local MAX_DIGITS = 15 -- of a balance with which numbers here are exact, whatever a task takes of it
+local MAX_REPAIRED, REPAIR_WORDS = 16384, 512 -- tokens of an answer that its model gets again for repair, and of the error
+local MAX_DIGITS = 15 -- of a balance whose changes are exact in Lua's numbers
 
--- Prices of a million tokens of input, cached ones, output and reasoning, each as millions and what is over, so that no product is beyond
--- what numbers here hold exactly; and the price of a task.
+-- Parse the prices of a million tokens of input, cached input, output and reasoning, each as quotient and remainder by a million, so that all
+-- products are exact in Lua's numbers; and the price of a task.
 local parse_price = memoize(function(text)
   local price = {}
   for number in string.gmatch(text, '%d+') do
@@ -31,7 +31,7 @@ end)
 
 local function within(number, most) return math.max(math.min(number or 0, most), 0) end
 
--- Return what these tokens cost; rounded up, once. What is not known is none; cached ones are some of the input, reasoning ones some of the
+-- Return the cost of these tokens, rounded up once. Unknown counts are 0. Cached tokens are part of the input, reasoning tokens part of the
 -- output.
 local function cost_of(price, used)
   local p = parse_price(price)
@@ -42,9 +42,9 @@ local function cost_of(price, used)
     + math.ceil((input * p[2] + cached * p[4] + output * p[6] + reasoning * p[8]) / 1000000)
 end
 
--- Return what a task may cost by a price: its input, and all the output that it asks for; where it does not say how much, as much as the longest
--- answer of its model recently, for each that it asks for. An answer that may be repaired may be written twice, and the second time the
--- first is part of the input, as far as it is sent.
+-- Return the most that a task can cost by a price: its input, and the output that it allows. Without a limit of the output, assume the longest
+-- recent answer of its model, for each requested answer. An answer that can be repaired can be written twice; the first one is then part of the
+-- second input, up to MAX_REPAIRED.
 local function most_cost(task, longest, price)
   local p, output = parse_price(price), task.max_output or 0
   if output == 0 then output = (longest > 0 and longest or UNKNOWN_OUTPUT) * math.max(task.answers or 1, 1) end
@@ -53,7 +53,7 @@ local function most_cost(task, longest, price)
   return cost_of(price, { input = input, output = output, cached = p.cached_is_dear and input or 0, reasoning = p.thought_is_dear and output or 0 })
 end
 
--- Return the most that a task may cost, on its own model and on its fallback models; nil: it costs nothing.
+-- Return the most that a task can cost, on its own model and on its fallback models; nil: it costs nothing.
 function credits.most_cost(task)
   if task.parts then
     local sum
@@ -73,9 +73,9 @@ function credits.most_cost(task)
   return most
 end
 
--- A quota as submit is given it: k or u, whose it is; and where there is a budget, that, its kind, and the ends of the window before this
--- one, of this one and of the next, as the gateway's clock says. `windows`: of each when it ends, its name, and the fields of what was spent
--- and is held of it. Without a budget there is one window, which is empty.
+-- Parse a quota as in the arguments of submit: k or u (the payer); and with a budget its amount, its kind, and the ends of the last window, the
+-- current one and the next, by the gateway's clock. `windows`: for each its end, its name, and the fields for the spent and the reserved amount.
+-- Without a budget there is one empty window.
 local parse_quota = memoize(function(text)
   local whose, budget, kind, before, this, next = string.match(text, '^(%l) (%d+) (%l) (%d+) (%d+) (%d+)$')
   if not whose then return { whose = text, budget = 0, windows = { { name = '-' } } } end
@@ -92,8 +92,9 @@ local function payer(user, whose)
   return whose == 'u' and own or key
 end
 
--- Return what a user's task can be paid from: {quota, window, the `balance`'s key, its generation, what is `held`, what is left of what was
--- `granted`, and of its budget as `room`, and whether the window `begins`}; nil: SQL must be asked, for this subject and window ('': none).
+-- Return the funds for a user's task: {quota, window, the key of the `balance`, its generation, the reserved amount `held`, what is left of the
+-- `granted` credits, what is left of the budget (`room`), and whether the window `begins`}; nil: the balance of this subject and window ('':
+-- none) must be loaded from SQL.
 local function funds_of(user, text)
   local quota, number = parse_quota(text), 1
   local windows, subject = quota.windows, payer(user, quota.whose)
@@ -104,7 +105,7 @@ local function funds_of(user, text)
     local held = num(s[2])
     return { quota = quota, window = window, balance = balance, generation = num(s[3]), held = held, granted = math.max(s[1] - held, 0), room = 0 }
   end
-  while number < 3 and window.ends <= NOW do -- the clocks may differ: it counts when the window is over here
+  while number < 3 and window.ends <= NOW do -- the clocks can differ: Redis's clock counts
     number = number + 1
     window = windows[number]
   end
@@ -122,7 +123,7 @@ local function funds_of(user, text)
   }
 end
 
--- A window is the last one used: the one before the last before it is forgotten.
+-- Begin a window: it becomes the last one, and the window before the previous one is removed.
 local function begin_window(balance, window, spent)
   local last, before = unpack(call('HMGET', balance, 'window_1', 'window_2'))
   if before then
@@ -133,7 +134,7 @@ local function begin_window(balance, window, spent)
   call('HSET', balance, 'window_1', window, 'spent:' .. window, spent)
 end
 
--- Hold so much, which is there. Return what the task's record says of it.
+-- Reserve an amount that is available. Return the reservation for the task's record.
 local function reserve(funds, amount)
   local balance, window = funds.balance, funds.window
   if funds.begins then begin_window(balance, window.name, '0') end
@@ -145,7 +146,7 @@ local function reserve(funds, amount)
     generation = funds.generation }
 end
 
--- Let what is held be held no more (`by` -1), or again (1).
+-- Release a reservation (`by` = -1), or renew it (1).
 local function move(user, held, by)
   local balance = keys.balance(payer(user, held.whose))
   local known, generation = unpack(call('HMGET', balance, 'balance', 'generation'))
@@ -158,7 +159,7 @@ local function move(user, held, by)
   end
 end
 
--- Return what would be held for a user's task of this quota, or why not, as submit rejects it.
+-- Return the reservation for a task of this quota, or the rejection for submit.
 local function afford(user, quota, amount)
   local funds, subject, window = funds_of(user, quota)
   if not funds then return nil, { rejected = 'no_balance', subject = subject, window = window } end
@@ -168,7 +169,7 @@ local function afford(user, quota, amount)
   return funds
 end
 
--- Hold so much in all for a task that holds something. Return why not, as submit rejects it; nothing has changed then.
+-- Change the reservation of a task to a total amount. Return the rejection for submit if that is impossible; then nothing has changed.
 function credits.reserve_more(task, quota, amount)
   local held = task.reserved
   if held and amount <= held.granted + held.of_window then return nil end
@@ -194,8 +195,8 @@ hooks.attach('accept', 'quota', function(task, ask)
   if ask.funds then task.reserved = reserve(ask.funds, ask.price) end
 end)
 
--- A caller has the output of a task that ended after its first output as its caller likes: it was cancelled, its time was over (a worker's
--- own limit has the same code, and comes before), its text does not match the schema or is too large, or the gateway had no time to check it.
+-- Return whether the client may have caused the end of a task with output: it was cancelled, its time was over (a worker's own limit has the same
+-- code and comes earlier), its text does not match the schema or is too large, or the gateway had no time to check it.
 local AS_CALLERS_LIKE = { OUTPUT_TOO_LARGE = true, NOT_CHECKED = true }
 local function as_callers_like(task)
   if task.state == 'cancelled' or AS_CALLERS_LIKE[task.code] then return true end
@@ -205,8 +206,8 @@ local function as_callers_like(task)
   return task.ended_at >= over
 end
 
--- Return what a task costs: its price, if it completed; what was used until then, if it ended after its first output and its caller may have
--- caused that end (what it was held, if then no usage is reported); else nothing. And what an answer cost that was repaired.
+-- Return the cost of a task: its price if it completed; its usage until then if it ended after its first output and the client may have caused
+-- that end (or its reservation if no usage is reported); otherwise nothing. The cost of a repaired answer is added.
 function credits.cost(task)
   local used, cost = task.used or {}, 0
   local stopped = task.first_output_at and as_callers_like(task)
@@ -222,14 +223,15 @@ function credits.cost(task)
   return cost
 end
 
-hooks.attach('redone', 'price', function(task, used) -- a task's own price once
+hooks.attach('redone', 'price', function(task, used) -- the price per task counts once
   task.cost_before = cost_of(task.price, used) - cost_of(task.price, {})
 end)
 
--- A task that was held something costs so much. What was held pays first, and of that the window; for more than was held: what is left of
--- the window's budget, of what is granted, and then the window, whose overrun ends with it; or where there is none, what is granted, as a
--- debt. What a balance reserved before it was lost and loaded again from SQL is not released: the cost is taken all the same. Return
--- what the usage record says of it: whose, number, held and charged of what is granted, held and charged of the window, and that.
+-- Settle the cost of a task with a reservation. The reservation pays first, its window part before the granted part. A higher cost is taken from
+-- the rest of the window's budget, then from granted credits, then it overdraws the window, which ends with it, or, without a window, the
+-- granted credits, as a debt. If the balance was lost and loaded again from SQL, the reservation is not released, but the cost is still
+-- debited. Return the payment for the usage record: whose, number, reserved and charged of granted credits, reserved and charged of the
+-- window, and the window.
 function credits.settle(user, held, cost)
   local granted, of_window, window = held.granted, held.of_window, held.window
   if granted + of_window + cost == 0 then return '' end
@@ -237,7 +239,7 @@ function credits.settle(user, held, cost)
   local s = call('HMGET', balance, 'balance', 'reserved', 'generation', 'settled', 'spent:' .. window, 'reserved:' .. window)
   local by_window = math.min(cost, of_window)
   local by_granted, number = cost - by_window, 0
-  if s[1] then -- else it is not known any more: it is loaded from SQL when it is needed
+  if s[1] then -- else it is not loaded, and will be loaded from SQL when it is needed
     number = num(s[4]) + 1
     by_granted = math.min(by_granted, granted)
     local known, still_held, window_held, used = in_window and s[5], num(s[2]), num(s[6]), num(s[5])
@@ -267,23 +269,23 @@ end
 
 hooks.attach('closed', 'price', function(task) task.cost = credits.cost(task) end)
 
--- A task that has ended and holds no slot is paid for: what its record says of that goes to SQL with its usage.
+-- Pay for a task that has ended and holds no slot. The payment goes to SQL with its usage record.
 hooks.attach('closed', 'reserved', function(task)
-  task.cost = task.cost or credits.cost(task) -- (one that another model may have answered is held for that, though its own costs nothing)
+  task.cost = task.cost or credits.cost(task) -- a task without a price of its own can have a reservation for its fallback models
   if task.stage then return end -- the chain pays for all its stages (chains.lua)
   task.paid = credits.settle(task.user, task.reserved, task.cost)
 end)
 
--- Take so much, a text, from what was granted: sums may be beyond what numbers here hold exactly.
+-- Take an amount (text) from the granted credits. Redis calculates, because sums can exceed Lua's exact numbers.
 local function take_from(balance, amount)
   if amount == '0' then return end
   call('HINCRBY', balance, 'balance', string.sub(amount, 1, 1) == '-' and string.sub(amount, 2) or '-' .. amount)
 end
 
--- Set a mark of what SQL has said of a balance: another one each time.
+-- Set a new mark, because a balance was changed from SQL.
 local function mark(balance) call('HSET', balance, 'sql_mark', whole(math.max(num(call('HGET', balance, 'sql_mark')) + 1, US))) end
 
--- Set what was granted in all, and the number of grants; an older number changes nothing, except with `anyhow`.
+-- Set the sum and the number of grants. A number that is not newer changes nothing, except with `anyhow`.
 local function grant(balance, granted, grants, anyhow)
   local known, number = unpack(call('HMGET', balance, 'granted', 'last_grant'))
   if granted == known and grants == num(number) or grants <= num(number) and not anyhow then return end
@@ -293,10 +295,10 @@ local function grant(balance, granted, grants, anyhow)
   mark(balance)
 end
 
--- load_balance: what SQL knows of what a key or user can pay with; of one that is known here grants that are newer, and a window that is not
--- args      subject; granted (text) and grants: micro-credits that were granted, and number of the last grant; spent (text): what its tasks have
---           cost of these; number: the highest that SQL has of a task; window of its budget, and window_spent (text)
--- returns   {loaded}: it was not known
+-- load_balance: store the balance of a key or user from SQL; if it is loaded already, only newer grants and a missing window
+-- args      subject; granted (text) and grants: sum of granted micro-credits, and number of the last grant; spent (text): costs that tasks took of
+--           these; number: the highest payment number in SQL; window of its budget, and window_spent (text)
+-- returns   {loaded}: true if it was not loaded before
 script('load_balance', nil, function(ask)
   local balance = keys.balance(ask.subject)
   local known = call('HEXISTS', balance, 'balance') == 1
@@ -315,10 +317,9 @@ script('load_balance', nil, function(ask)
   return { loaded = not known }
 end)
 
--- list_due_balances: whose balances are to be compared with SQL now, and how they stand
+-- list_due_balances: return balances that are due for a comparison with SQL
 -- args      most: how many; pause_ms until they are due again; all: all are due now
--- returns   {newest: id of the newest entry of the outbox, due: {subject, ms since when nothing has happened} of each}, and of each its fields and
---           values, packed
+-- returns   {newest: id of the newest entry of the outbox, due: {subject, ms without changes} of each}, and of each its fields and values, packed
 script('list_due_balances', 'allow-oom', function(ask)
   local line, newest = keys.balances(), call('XREVRANGE', keys.outbox(), '+', '-', 'COUNT', '1')[1]
   if ask.all then call('ZUNIONSTORE', line, '1', line, 'WEIGHTS', '0') end
@@ -345,10 +346,10 @@ script('list_due_balances', 'allow-oom', function(ask)
   return { newest = newest and newest[1] or '', due = found }, unpack(packed)
 end)
 
--- adjust_balance: correct a balance that differs from SQL, or forget it
--- args      subject; mark: its field `sql_mark` when it was compared: with another one it was corrected meanwhile; forget: its field `settled` when it
---           was compared: it is forgotten, if that is so still and nothing is held; else number: the highest of a task that SQL has; granted
---           (text) and grants, spent (text): what is to be added to what its tasks have cost of these; windows of its budget -> the same
+-- adjust_balance: correct a balance that differs from SQL, or remove it
+-- args      subject; mark: its field `sql_mark` at the comparison; if it has changed since, nothing is done; forget: its field `settled` at the
+--           comparison: the balance is removed if it is the same and nothing is reserved; otherwise number: the highest payment number in SQL;
+--           granted (text) and grants; spent (text): amount to add to the costs of granted credits; windows: window -> amount to add
 -- returns   {done}
 script('adjust_balance', 'allow-oom', function(ask)
   local balance = keys.balance(ask.subject)
@@ -369,7 +370,7 @@ script('adjust_balance', 'allow-oom', function(ask)
   for window, more in pairs(ask.windows) do
     if call('HEXISTS', balance, 'spent:' .. window) == 1 then call('HINCRBY', balance, 'spent:' .. window, more) end
   end
-  if num(number) < ask.number then -- numbers were lost: from here on it can be compared
+  if num(number) < ask.number then -- numbers were lost: continue from SQL's
     call('HSET', balance, 'settled', whole(ask.number))
     call('ZADD', keys.balances(), NOW_TEXT, ask.subject)
   end

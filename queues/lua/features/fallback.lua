@@ -1,17 +1,17 @@
--- Fallbacks. Tasks that may fall back to another model do so in the order of their field `fallbacks` ({model, price} of each), before any output
--- was seen: when an attempt failed, and while their own model starts nothing: no worker offers it, it is paused, the breakers of its
--- upstreams are open, or for longer than they wait for it (`fallback_after`) it is in a cooldown or paced. What they were charged is closed
--- before; they keep their age, their limits and what they are held of a quota, which is the most that any of the models may cost. A
--- model that failed a task is not asked again; one that only did not start it, last.
+-- Fallbacks. A task can fall back to other models, in the order of its field `fallbacks` ({model, price} of each), before any output: when an
+-- attempt failed, or while its model starts nothing (no worker offers it, it is paused, the breakers of its upstreams are open, or a cooldown
+-- or its pace lasts longer than `fallback_after`). The account of its attempt is closed before. The task keeps its age, its limits and its
+-- reservation of a quota, which covers the most expensive of the models. A model that failed the task is not tried again; a model that only
+-- did not start it is tried last.
 local fallback = {}
-local MAX_MOVES = 10 -- remembered
+local MAX_MOVES = 10 -- in the history of a task
 local moved = {} -- pairs of models, and how many tasks, in this call
 
 function fallback.begin() moved = {} end
 
 function fallback.flush() end
 
--- Return the instant (ms) until which no task starts that asks for this model, and why. 0: one may; FOREVER: no worker offers it, it is paused,
+-- Return the instant (ms) until which no task that requests this model starts, and why. 0: one can; FOREVER: no worker offers it, it is paused,
 -- or its breakers are open.
 local function blocked_until(name)
   local scheduled = waking.scheduled_as(name)
@@ -24,7 +24,7 @@ local function blocked_until(name)
   return at and at > NOW and at or 0, 'cooldown'
 end
 
--- Return the number in its list of the fallback model that starts a task in time; nil: none.
+-- Return the index of the first fallback model that starts a task in time; nil: none.
 local function next_open(task)
   for i, one in ipairs(task.fallbacks) do
     if blocked_until(one[1]) <= NOW + (task.fallback_after or 0) then return i end
@@ -37,8 +37,8 @@ local function next_offered(task)
   end
 end
 
--- Let a task, which stands in no line, be one of the i-th model of its list. `again`: the one that it comes from goes to the end of the list,
--- else it is struck off. `why`: the failure code of its attempt, or why its model starts nothing.
+-- Move a task that is in no line to the i-th model of its list. `again`: its old model is added to the end of the list. `why`: the failure
+-- code of its attempt, or why its model starts nothing.
 local function move(task, i, again, why)
   local from, list, rest = task.requested_model or task.model, task.fallbacks, {}
   local history = task.fallback_history or {}
@@ -58,7 +58,7 @@ end
 
 local UNAVAILABLE = { no_worker = true, model_paused = true, breaker_open = true, cooldown = true }
 
--- Count a task that fell back by itself, by both models and the reason.
+-- Count a task that fell back without an operator, by both models and the reason.
 local function note(task, from)
   local history = task.fallback_history
   local why = UNAVAILABLE[history[#history].why] and 'unavailable' or 'failed'
@@ -66,7 +66,7 @@ local function note(task, from)
   moved[pair] = (moved[pair] or 0) + 1
 end
 
--- What fell back in this call: {model, to, why, number} of each.
+-- Return the tasks that fell back in this call: {model, to, why, number} of each.
 hooks.attach('moved', nil, function()
   local found = {}
   for pair, number in pairs(moved) do
@@ -91,7 +91,7 @@ hooks.attach('route', 'fallbacks', function(task, back)
   local again = not task.begun or back.cause == 'declined' or back.cause == 'lost' or back.cause == 'redo'
   return function()
     local from = move(task, i, again, failed and back.why or why)
-    if failed and task.redone then task.used_before, task.cost_before = nil, nil end -- the other model's answer alone is paid
+    if failed and task.redone then task.used_before, task.cost_before = nil, nil end -- only the other model's answer is paid
     if back.counts then note(task, from) end
   end
 end)
@@ -111,7 +111,7 @@ hooks.attach('falls', 'fallbacks', function(task)
   end
 end)
 
--- Move tasks that wait for a model that starts nothing: of some models, and `most` tasks at most, in the order in which they came.
+-- Move up to `most` tasks that wait for a model that starts nothing, in the order in which they came.
 local function move_waiting(name, most)
   local line, model = keys.fallbacks(name), models.get(name)
   if call('EXISTS', line) == 0 then
@@ -139,7 +139,7 @@ local function move_waiting(name, most)
       end
     end
   end
-  -- what was looked at and stays is passed over until the others were looked at, too
+  -- tasks that were checked and stay are skipped until the others were checked
   local full = #ids == 2 * most
   model.fallback_cursor = full and cursor or nil
   models.save(name)

@@ -1,21 +1,21 @@
--- Idempotency keys: a submit with a known one gets the task that it names, and no second one. The key of a task that has not ended lives as
--- long as it; behind the end until its own time is over, at least a minute: a client whose connection was cut comes back behind the end,
--- too. It is written, and let go, in the very step that accepts the task, or ends it.
+-- Idempotency keys: a submit with a known key returns the task of that key, and creates no second one. The key is valid while its task waits
+-- or runs. After the end it is valid until its own time is over, and at least for a minute, so that a client whose connection was cut can
+-- return. It is written in the step that accepts the task, and released in the step that ends it.
 --
--- `idempotency` of a task: the `name` of the key, the `fingerprint` of what is asked, for how long it is remembered (`ms`), and which part of its
--- user's `period_ms` it takes (`each_us`; 0: any number): how many a user may have is one number, as rates are (limits.lua), so at most
--- twice as many are there as fit into one period.
+-- `idempotency` of a task: the `name` of the key, the `fingerprint` of the request, the time for which the key is valid (`ms`), and the part of
+-- the user's `period_ms` that it takes (`each_us`; 0: no limit). The number of a user's keys is limited like a rate (limits.lua), so at most
+-- twice the number that fits into one period exists.
 local idempotency = {}
 local BEHIND_END = 60000
-local BACKSTOP = 86400000 -- should a task be lost without an end, its key goes by itself so long behind its time
+local BACKSTOP = 86400000 -- if a task is lost without an end, its key expires this long after its time
 
--- Return the task that a key names, and the fingerprint of what was asked.
+-- Return the task of a key, and the fingerprint of its request.
 local function named(key)
   local fingerprint, id = string.match(call('GET', key) or '', '^(%S+) (%S+)$')
   return id, fingerprint
 end
 
--- Return when all keys of a user are over, us, if they are counted.
+-- Return when all keys of a user have expired (us); nil: they are not limited.
 local function all_over(task)
   local of = task.idempotency
   if of.each_us == 0 then return nil end
@@ -48,14 +48,14 @@ hooks.attach('accept', 'idempotency', function(task)
   task.named_until = NOW + of.ms
 end)
 
--- Let the key name nothing any more: the next request with it creates a task.
+-- Release the key: the next request with it creates a task.
 local function release(task)
   local key = keys.idempotency(task.idempotency.name)
   if named(key) == task.id then call('DEL', key) end
 end
 
--- A failure without output lets the key go where the same request may do better (idempotency.py), or its worker says so; so does the end of a
--- task that no reader has seen.
+-- A failure without output releases the key if the same request can succeed later (idempotency.py), or if its worker reports so. The end of a
+-- task that no reader has seen releases it, too.
 hooks.attach('ended', 'idempotency', function(task, finish)
   local lets_go = finish.unread
   if finish.state == 'failed' and not task.first_output_at and not task.stage_entered_at then

@@ -1,19 +1,19 @@
--- Limits of a caller's key, and of each user of a delegating one: requests and tokens a minute and a day, and tasks that wait. (Those of
--- running tasks: running.lua.) A subject is one of the two: 'k:' and the key's id, 'u:' and the user; a key's users are named `<id>/<name>`.
+-- Limits of an API key, and of each user of a delegating key: requests and tokens per minute and per day, and waiting tasks. (For running
+-- tasks see running.lua.) A subject is a key ('k:' and its id) or a user ('u:' and the user); the users of a key are named `<id>/<name>`.
 --
--- A rate is one number, `tat`: the instant (us) at which all that was taken has come back (the generic cell rate algorithm). Taking moves
--- it by the period's part that was taken, and may move it a whole period ahead of now: so the whole limit can be taken in one burst, and
--- comes back evenly. With the numbers stands by which limits they were reckoned: under another limit as much is used as before, but
--- not more than all of it, and what was a debt is one of a period at most. No debt is larger: a worker's wrong count blocks a caller for twice
--- the period at most.
+-- A rate is stored as one number, `tat`: the instant (us) at which the whole limit is available again (the generic cell rate algorithm).
+-- Taking moves it forward by the taken part of the period, up to one period ahead of now. So the whole limit can be taken in one burst,
+-- and becomes available again evenly. The limits for which the numbers were computed are stored with them. If a limit changes, the used amount
+-- stays the same, up to the whole new limit; a debt stays a debt of one period at most. No debt is larger, so a worker's wrong count
+-- blocks a client for two periods at most.
 --
--- What a task is charged at its submission stands in its record (`charge`): the `tokens` that it is expected to use, and its `rates`:
--- {subject, place in RATES, limit, tat behind it}. Its end settles the tokens with those that it used: more than was expected may become a
--- debt; less comes back, and all of a task that came to nothing, as far as time has not brought it back already.
+-- The record of a task has its charge at submission (`charge`): the expected `tokens`, and its `rates`: {subject, index in RATES, limit, tat
+-- after it}. The end of the task settles the tokens. A use above the estimate can become a debt. A use below it is returned, and so is the
+-- whole charge of a task that did no work, unless it became available again by time already.
 local limits = {}
 local RATES = { 'requests_minute', 'requests_day', 'tokens_minute', 'tokens_day' }
 local PERIODS = { 60000000, 86400000000, 60000000, 86400000000 } -- us
-local MAX_TOKENS = 4194304 -- that a task is believed to use, each way
+local MAX_TOKENS = 4194304 -- cap of a task's reported input, and of its output
 
 -- Return the key's and the user's subject.
 function limits.subjects(user)
@@ -21,7 +21,7 @@ function limits.subjects(user)
   return 'k:' .. (slash and string.sub(user, 1, slash - 1) or user), 'u:' .. user
 end
 
--- Read limits as submit is given them: four rates, waiting and running tasks, and as `rates`.
+-- Parse limits as in the arguments of submit: four rates, waiting and running tasks.
 limits.parse = memoize(function(text)
   local found = {}
   for limit in string.gmatch(text, '%d+') do found[#found + 1] = limit + 0 end
@@ -35,7 +35,7 @@ limits.parse = memoize(function(text)
   return found
 end)
 
--- Return how a subject stands with its limits (nil: with those by which it was reckoned last; nil if it was not).
+-- Return the standing of a subject under the limits `of` (nil: those of the last computation; without one, return nil).
 local function read(subject, of)
   local s = call('HMGET', keys.limit(subject), 'requests_minute', 'requests_day', 'tokens_minute', 'tokens_day', 'limits', 'expires_at')
   local reckoned = s[5]
@@ -83,13 +83,13 @@ local function write(stands)
   end
 end
 
--- Return how much of a rate is left; less than nothing: a debt.
+-- Return how much of a rate is left; below 0: a debt.
 local function left_of(rate, tat)
   if tat <= US then return rate.limit end
   return math.floor((rate.period - tat + US) * rate.limit / rate.period)
 end
 
--- Return how a user stands with the limits of its key, and its own.
+-- Return the standings of a user's key and of the user.
 local function standings_of(user, texts)
   local found, key, own = {}, limits.subjects(user)
   if texts[1] ~= '' then found[1] = read(key, limits.parse(texts[1])) end
@@ -97,8 +97,8 @@ local function standings_of(user, texts)
   return found
 end
 
--- Return what is left of requests and of tokens: limit, how much is left, ms until all is back; of each the rate with the least left; zeros
--- where there is none. `charged`: with what was weighed.
+-- Return what is left of requests, and of tokens: limit, amount left, ms until all is available. Of several rates, the one with the least left
+-- counts; zeros if there is none. `charged`: after the charge that `weigh` computed.
 local function remaining(standings, charged)
   local left = { 0, 0, 0, 0, 0, 0 }
   for _, stands in ipairs(standings) do
@@ -113,12 +113,12 @@ local function remaining(standings, charged)
   return left
 end
 
--- Return the rejection by the rate that a task of this many tokens would have to wait for longest; nil: none. `after`: what it takes. An
--- estimate never keeps a task out for ever: a task with a larger estimate than the limit is charged the limit, and waits until all of it is left.
+-- Return the rejection by the rate for which a task of this many tokens would wait longest; nil: none. Set `after`, the numbers after the
+-- charge. A task with a larger estimate than the limit is charged the limit, and needs the whole limit, so it is not rejected forever.
 local function weigh(standings, tokens)
   local rejected, longest = nil, 0
   for _, stands in ipairs(standings) do
-    -- else it would move again, and time would bring nothing back meanwhile
+    -- store the conversion to new limits once; repeated conversions would undo the passing of time
     if stands.moved and stands.limits.rates[1] then write(stands) end
     stands.after = {}
     for i, rate in ipairs(stands.limits.rates) do
@@ -178,7 +178,7 @@ hooks.attach('answers', 'limits', function(task, reply, ask)
   reply.rate_limits = remaining(ask.standings or standings_of(task.user, task.limits), reply.state and task.charge)
 end)
 
--- Count a task among the waiting ones of those who have a limit of them, or (-1) no more.
+-- Count (1) or uncount (-1) a waiting task for subjects with a limit of waiting tasks.
 function limits.count_waiting(task, by)
   for _, subject in ipairs(task.charge and task.charge.waits or {}) do
     if call('HINCRBY', keys.waits(), subject, whole(by)) <= 0 then call('HDEL', keys.waits(), subject) end
@@ -187,8 +187,8 @@ end
 
 hooks.attach('queued', 'charge', limits.count_waiting)
 
--- Take more of the rates that a task was charged by, or give back what is less than nothing: `more` returns how much, of tokens or not, by
--- what the task was charged at most. It counts by the limits as they are now.
+-- Take more from the rates that a task was charged by, or return a part (amounts below 0). `more`: returns the amount for a rate (whether it is of
+-- tokens, and its limit at the charge). The current limits apply.
 local function take_more(charge, more)
   local standings = {}
   for _, rate in ipairs(charge.rates) do
@@ -197,7 +197,7 @@ local function take_more(charge, more)
     if amount ~= 0 then
       local stands = standings[subject]
       if not stands then
-        local text = { 0, 0, 0, 0, 0, 0 } -- all had come back: by the limits that it was charged by
+        local text = { 0, 0, 0, 0, 0, 0 } -- nothing is stored any more: use the limits of the charge
         for _, other in ipairs(charge.rates) do
           if other[1] == subject then text[other[2]] = whole(other[3]) end
         end
@@ -219,23 +219,23 @@ local function take_more(charge, more)
   for _, stands in pairs(standings) do write(stands) end
 end
 
--- Take this many more tokens than a task was charged.
+-- Charge a task this many more tokens.
 function limits.add(task, tokens)
   take_more(task.charge, function(of_tokens) return of_tokens and tokens or 0 end)
 end
 
--- The first answer of a task that is asked for again counts in addition to what the task was charged for.
+-- If the answer is requested again, the first one counts in addition to the charge.
 hooks.attach('redone', 'charge', function(task, used)
   if used.input and used.output then limits.add(task, used.input + used.output) end
   task.tokens_used = nil
 end)
 
--- Settle what a task was charged. Without an attempt that was settled it came to nothing, and takes no request either.
+-- Settle the charge of a task. Without a settled attempt it did no work, and its request is returned, too.
 local function settle(task)
   local used = task.tokens_used
   take_more(task.charge, function(of_tokens, limit)
     local taken = of_tokens and math.min(task.charge.tokens, limit) or 1
-    if of_tokens and used == -1 then return 0 end -- nothing is known
+    if of_tokens and used == -1 then return 0 end -- the usage is unknown
     return (of_tokens and (used or 0) or used and 1 or 0) - taken
   end)
 end
@@ -246,7 +246,7 @@ hooks.attach('closed', 'charge', function(task)
   task.charge.rates = {}
 end)
 
--- A chain in a stage of several parts holds no slot: what those that run still use is added.
+-- Settle a chain in a stage with parts, which is closed later; the use of parts that still run is added.
 hooks.attach('ended', 'charge', function(task)
   if task.parts then settle(task) end
 end)
@@ -257,9 +257,9 @@ hooks.attach('settled', 'charge', function(task, used)
   if tokens then task.tokens_used = math.max(task.tokens_used or 0, 0) + tokens else task.tokens_used = task.tokens_used or -1 end
 end)
 
--- read_limits: what is left of a caller's limits
--- args      user; limits: of the key and of the user, as submit is given them
--- returns   {left}: {of_user, name, limit, left, ms until all is back} of each
+-- read_limits: return what is left of the limits of a user and its key
+-- args      user; limits: of the key and of the user, as in the arguments of submit
+-- returns   {left}: {of_user, name, limit, left, ms until all is available} of each
 script('read_limits', 'no-writes', function(ask)
   local found = {}
   for _, stands in ipairs(standings_of(ask.user, ask.limits)) do

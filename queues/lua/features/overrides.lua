@@ -1,6 +1,6 @@
 -- Overrides: values that operators set on top of the configuration while the gateways run. One hash has all of them; the fields of each
--- are OVERRIDE in keys.py. The newest override that sets a value wins. Scripts apply `settings`, of a queue or a model, in the step that
--- writes the override; replicas apply `values`, and read all overrides again when the version in the pool's hash moves.
+-- are OVERRIDE in keys.py. The newest override that sets a value wins. Scripts apply `settings` of a queue or a model in the step that
+-- writes the override. Replicas apply `values`; they read all overrides again when the version in the pool's hash changes.
 local overrides = {}
 local MAX_OVERRIDES = 1000
 
@@ -47,7 +47,7 @@ end
 
 local function full() return call('HLEN', keys.overrides()) >= MAX_OVERRIDES end
 
--- Return another override of a share of the same tasks: two shares of one route would overlap.
+-- Return another override with a percentage of the same target: two percentages of one route would overlap.
 local function conflict(override)
   if override.percent == 100 then return nil end
   for _, other in ipairs(of(override.target, override.name)) do
@@ -124,9 +124,9 @@ script('list_overrides', 'no-writes', function() return { version = call('HGET',
 
 -- create_override: set values of a route, a model or a queue on top of the configuration, and write an audit log entry
 -- args      override: id, and the fields OVERRIDE in keys.py without order, status and created_at; who, address and mark of the audit log entry,
---           shown: what it says of the override; check: only report whether it can be created
--- returns   {outcome = 'ok'}, and the override, packed | {outcome = 'conflict', id} the route has another override of a share of its tasks |
---           {outcome = 'full'} there are too many | {outcome = 'past', now} it would end before it begins
+--           shown: the entry's text of the override; check: only report whether it can be created
+-- returns   {outcome = 'ok'}, and the override, packed | {outcome = 'conflict', id}: another override has a percentage of the route |
+--           {outcome = 'full'}: there are too many | {outcome = 'past', now}: it would end before it begins
 -- A second call changes nothing.
 script('create_override', nil, function(ask)
   local override = ask.override
@@ -145,10 +145,10 @@ script('create_override', nil, function(ask)
   return { outcome = 'ok' }, cmsgpack.pack(override)
 end)
 
--- update_override: change an override's share or end, promote it or roll it back, and write an audit log entry
+-- update_override: change an override's percentage or end, promote it or roll it back, and write an audit log entry
 -- args      id; action: update | promote | rollback; who, address, mark; of an update percent, until (ms, 0: no end), or one of both
--- returns   {outcome = 'ok'}, and the override, packed | {outcome = 'unknown'} there is none | {outcome = 'promoted'} it has neither share nor
---           end | {outcome = 'conflict', id} the route has another override of a share of its tasks | {outcome = 'past', now} that time is over
+-- returns   {outcome = 'ok'}, and the override, packed | {outcome = 'unknown'}: there is none | {outcome = 'promoted'}: it has neither
+--           percentage nor end | {outcome = 'conflict', id}: another override has a percentage of the route | {outcome = 'past', now}: that time is over
 -- Updating to the values that it has, and promoting a promoted override, change nothing.
 script('update_override', nil, function(ask)
   local override = load(ask.id)
@@ -185,7 +185,7 @@ end)
 --           address, mark
 -- returns   {outcome = 'ok', audit: id of the audit entry}, and the values before and after, packed | {outcome = 'unknown'} queue |
 --           {outcome = 'full'} there are too many overrides
--- What it names, no other override of the queue or model sets any more.
+-- No other override of the queue or model sets these settings afterwards.
 script('set_settings', nil, function(ask)
   if ask.target == 'queue' and call('SISMEMBER', keys.queues(), ask.name) == 0 then return { outcome = 'unknown' } end
   if next(ask.settings) and full() then return { outcome = 'full' } end

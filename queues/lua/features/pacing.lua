@@ -1,20 +1,20 @@
--- Pacing: how often a model may start tasks. Three things hold it back, and the latest counts:
---   a cooldown         its provider said: not before (state `cooldown_until`);
---   windows            its target sees at most N requests within any such time, wherever it begins, over all replicas and
---                      workers: those of the setting `windows` (`50/1s, 1000/1m`), and of `requests_per_minute` one that holds one request;
---   tokens_per_minute  no minute holds more tokens. A task that alone has more waits until none counts.
+-- Pacing: how often a model can start tasks. Three limits apply, and the latest instant counts:
+--   a cooldown         its provider asked for no request before `cooldown_until` (in the model's state);
+--   windows            the target gets at most N requests within any interval of a length, over all replicas and workers: the setting
+--                      `windows` (`50/1s, 1000/1m`), and for `requests_per_minute` a window with one request;
+--   tokens_per_minute  no minute has more tokens. A task with more tokens than that waits until no other task counts.
 --
--- In windows, an attempt counts from its grant until its request is known to have left, or its end is, and a window longer. As long as
--- neither is known it counts on. So no window is ever passed: say that more requests than a window holds came within it, and look at the
--- attempt among them that was granted last. Each of the others was granted before, and its request came within that window, so it was
--- known to have left no earlier, and a window after that was not over when the last one came, nor when that was granted: all of them
--- counted then, and it was not granted.
+-- In a window, an attempt counts from its grant until one window after its request is known to have left, or its end is known. While neither
+-- is known, it counts. So a window is never exceeded. Proof: assume that more requests than allowed came within a window, and take the
+-- attempt among them that was granted last. The others were granted before. Their requests came within that window, so they were known to have
+-- left no earlier than that, and one window later was not over when the last request came, nor when it was granted. So all others
+-- counted, and the last attempt would not have been granted.
 --
--- One set of each model: attempt -> the instant (us) at which its request was known to have left; FOREVER: it is not known.
+-- Each model has one set: attempt -> the instant (us) at which its request was known to have left; FOREVER: it is not known.
 local pacing = {}
 local UNITS = { us = 1, ms = 1000, s = 1000000, m = 60000000, h = 3600000000 }
 local MINUTE, DAY = 60, 86400000
-local MAX_ALONE = 3 -- refusals of a task by its provider, from which on it waits by itself
+local MAX_ALONE = 3 -- after this number of 429 answers to one task, the task alone waits
 
 -- Return the windows of a text: a list of {requests, us}, and the longest, us.
 local parse = memoize(function(text)
@@ -35,14 +35,14 @@ end
 
 local function member(task) return task.id .. ':' .. whole(task.epoch) end
 
--- Return the earliest instant (us) at which the n-th task from now may start by a model's windows; 0: now. And whether that depends on one
--- whose departure is not known yet: then it is no earlier.
+-- Return the earliest instant (us) at which the n-th task from now can start by a model's windows; 0: now. Return also whether this depends on
+-- a request that is not known to have left: then it can be later.
 local function free_at(name, list, n)
   local key, at, open = keys.windows(name), 0, false
   for _, window in ipairs(list) do
     local most, us = window[1], window[2]
-    local rounds = math.floor((n - 1) / most) -- those before them fill the window so often
-    local place = whole(most - (n - rounds * most)) -- from the end: of this one the window must be over
+    local rounds = math.floor((n - 1) / most) -- full windows that the tasks before it take
+    local place = whole(most - (n - rounds * most)) -- rank from the end of the attempt whose window must be over
     local left = tonumber(call('ZREVRANGE', key, place, place, 'WITHSCORES')[2])
     if left and left >= FOREVER then open, left = true, US end
     if left and left + us > US then
@@ -74,8 +74,8 @@ local function tokens_at(name, limit, tokens)
   return at and at > NOW and at or nil
 end
 
--- Return the instant (ms) from which the n-th task from now may start, and why; nil: now. 'unsent': it may be later, as requests may not have
--- left yet: the report of one wakes a replica.
+-- Return the instant (ms) from which the n-th task from now can start, and why; nil: now. 'unsent': it can be later, because requests are not
+-- known to have left; their report wakes a replica.
 function pacing.opens(model, name, n)
   local at = model.cooldown_until and model.cooldown_until > NOW and model.cooldown_until or 0
   local why = at > 0 and 'cooldown' or nil
@@ -132,10 +132,10 @@ hooks.attach('granted', 'paced', function(task, model)
   end
 end, true)
 
--- The request of an attempt has left, or will have by that instant (us).
+-- Note that the request of an attempt has left, or will have left at an instant (us).
 function pacing.note_sent(task, at) call('ZADD', keys.windows(task.model), 'XX', 'LT', whole(at), member(task)) end
 
--- It never left, and counts no more.
+-- Note that the request of an attempt never left, so it does not count.
 function pacing.forget(task) call('ZREM', keys.windows(task.model), member(task)) end
 
 hooks.attach('released', 'report_sent', function(task) pacing.note_sent(task, US) end) -- an attempt is over: it has left by now
@@ -146,8 +146,8 @@ hooks.attach('settled', 'paced_tokens', function(task, used)
   if more ~= 0 then spend(task.model, more > 0 and math.floor(US / 1000000) or math.floor(task.granted_at / 1000), more) end
 end)
 
--- Its provider wants no request for a while. One that refuses the same task again and again may mean that task alone: it waits longer
--- each time, and the others are asked for.
+-- The provider asked for a pause. If it answers the same task with 429 again and again, it may mean that task alone: then this task is set
+-- aside, longer each time, and the others continue.
 hooks.attach('failed', nil, function(task, back)
   if back.unsent and task.report_sent then pacing.forget(task) end
   if not back.hold_ms then return end
@@ -160,7 +160,7 @@ hooks.attach('failed', nil, function(task, back)
   end
 end)
 
--- Nothing of a model starts before then; or, of the line of '*', nothing that asks for this name: its tasks stand aside.
+-- Start a cooldown of a model until an instant (ms). In the line '*', it applies to the requested name, whose tasks are set aside.
 function pacing.cool_down(task, until_ms, by)
   if task.requested_model then
     local key = keys.name_cooldown(task.requested_model)
@@ -183,7 +183,7 @@ hooks.attach('may_start', 'requested_model', function(task)
   return at > NOW and { aside = at } or nil
 end)
 
--- The n-th task of a lane goes no earlier than the pace lets it.
+-- The n-th task of a lane starts no earlier than the pace allows.
 hooks.attach('expects', 'paced', function(model, name, task, n, interval)
   local at = pacing.opens(model, name, n)
   if model.tokens_per_minute then
@@ -192,7 +192,7 @@ hooks.attach('expects', 'paced', function(model, name, task, n, interval)
   return interval, (at or NOW) - NOW - n * interval
 end)
 
--- A model has windows now that had none: what runs counts until it ends, or from its first output; or it has none any more.
+-- A model gets windows that had none: a running task counts from its first output, or until it ends.
 hooks.attach('configured', 'windows', function(now, name, before)
   if before.windows then return end
   local key = keys.windows(name)
@@ -212,9 +212,9 @@ hooks.attach('unset', 'paced', function(before, name, now)
   if not windows_of(now) then call('DEL', keys.windows(name)) end
 end)
 
--- mark_sent: the requests of running attempts have left: their windows last from now
+-- mark_sent: note that the requests of running attempts have left now
 -- args      sent: of each attempt {model, task id, epoch}
--- returns   {later}: which of the models may start a task in how many ms
+-- returns   {later}: models that can start a task later, and in how many ms (waking.lua)
 script('mark_sent', 'allow-oom', function(ask)
   local later, woken = {}, {}
   for _, one in ipairs(ask.sent) do

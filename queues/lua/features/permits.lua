@@ -1,11 +1,11 @@
--- Permits: the right to call an endpoint oneself, once, within a time. A task with a `permit` (`unused_ms`: for so long it may be used;
--- `used_ms`: for so long a used one holds its slot; `event`: the fields of its event) waits in its endpoint's line like any other, but needs
--- no worker: when its turn comes, whatever script finds that issues the permit. From then on the store alone holds it, and no replica's
--- death changes that. Not used in time it fails, and its slot is free; used (`permit` is then {used_at, nonce}) it keeps its slot until its
--- end is reported or its lease is over.
+-- Permits: the right of a client to call an endpoint itself, once, within a time. A task with a `permit` (`unused_ms`: how long it can be
+-- used; `used_ms`: how long a used one keeps its slot; `event`: the fields of its event) waits in its endpoint's line like any other task, but
+-- needs no worker: the script that finds that its turn has come issues the permit. From then on it depends on no replica. If it is not
+-- used in time, the task fails and its slot is free. If it is used (`permit` is then {used_at, nonce}), it keeps its slot until its end is
+-- reported or its lease is over.
 --
--- Its request goes from the check through the proxy to the endpoint, out of sight: it has arrived when its end is reported, and
--- is taken to have come after TRANSIT us.
+-- Its request goes through the proxy to the endpoint, and Fairlane does not see it arrive. It is assumed to have arrived TRANSIT us after
+-- its use, or when its end is reported.
 local permits = {}
 local TRANSIT = 30000
 
@@ -19,7 +19,7 @@ hooks.attach('serves', 'permits', function() return true end)
 
 hooks.attach('starts', 'permits', function(_, name) return granting.start_alone(name) end)
 
--- Who has a permit need not be there any more: it does not end as its readers leave.
+-- A task with an issued permit does not end when its readers leave, because the client can use it without reading.
 local function issue(task)
   task.attempt_deadline, task.linger_at, task.linger_ms = nil, nil, false
   granting.log(task, task.epoch, 'permit', event_data(task.id, task.permit.event .. ',"expiresAt":' .. whole(task.lease)))
@@ -30,9 +30,8 @@ hooks.attach('may_start', 'permit', function(task)
   return { alone = { worker = 'permits', token = '', ms = until_ms - NOW, begun = issue } }
 end)
 
--- The slot of a permit is free again. Return whether it held one. It is charged as one call, and for the time in which it was out and not
--- used as the calls that others could have made: who lets permits go to waste takes no more of the line than others do. An unused one
--- counts in no window.
+-- Release the slot of a permit. Return whether it held one. It is charged as one call, plus the number of calls that others could have made
+-- while it was issued and not used, so that wasting permits costs the same as using them. An unused permit counts in no window.
 local function give_back(task, completed)
   if not ending.release(task) then return false end
   local used_at = task.permit.used_at
@@ -75,8 +74,8 @@ end)
 
 -- use_permit: use a permit, once; from then on it holds its slot until its end is reported, or its time is over
 -- args      id; nonce of this call
--- returns   {outcome, epoch of its grant, queue, model, waited_ms, later}; outcome: 'in' now, or before by the same call | 'used' before |
---           'over' it was not used in time, or its task was cancelled | 'unknown' task
+-- returns   {outcome, epoch of its grant, queue, model, waited_ms, later}; outcome: 'in': used now, or before by the same call | 'used' before |
+--           'over': it was not used in time, or its task was cancelled | 'unknown' task
 script('use_permit', 'allow-oom', function(ask)
   local task = records.load(ask.id)
   if not task or task.state == 'gone' then return { outcome = 'unknown' } end
@@ -101,11 +100,11 @@ script('use_permit', 'allow-oom', function(ask)
   return reply
 end)
 
--- release_permit: what was let in with a permit has ended: its slot is free, and its task is completed
--- args      id; epoch of the grant that the permit is of; rest: fields of the terminal event, without braces
--- returns   {outcome, account}; outcome: 'ended' | 'over' it had ended before, or its time was over | 'unused' the permit was not used |
+-- release_permit: the call of a permit has ended: complete its task and release its slot
+-- args      id; epoch of the permit's grant; rest: fields of the terminal event, without braces
+-- returns   {outcome, account}; outcome: 'ended' | 'over': it had ended before, or its time was over | 'unused': the permit was not used |
 --           'unknown' task
--- All readers' replicas get the event, the caller's too: if this reply is lost, a repetition finds the task over.
+-- The event is published to all replicas with readers, including the calling one: if this reply is lost, a repeated call finds the task over.
 script('release_permit', 'allow-oom', function(ask)
   local task = records.load(ask.id)
   if not task or task.state == 'gone' then return { outcome = 'unknown' } end

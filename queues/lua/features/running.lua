@@ -1,16 +1,16 @@
--- How many tasks may run at a time: of a key or a user over all models, and of a user of one model (setting `max_running_per_user`); and how
--- many may wait (`max_waiting_per_user`).
+-- Limits of running tasks: of a key or a user over all models, and of a user in one model (setting `max_running_per_user`). And the limit of
+-- a user's waiting tasks in one model (`max_waiting_per_user`).
 --
--- A user with as many is not rejected but held: each of its flows is parked when its turn comes, and stands in a line of those that are
--- held for this subject in that lane. When a task of the subject ends, the first of each such line comes back, but where one that came
--- back before is in line still and has the smaller tag: so the tags of lanes and flows decide which of them continues, as always, and the
--- others are parked again when it is their turn. A held subject runs tasks, so one of them will end; the sweep looks all the same.
+-- At the limit of running tasks, a user is not rejected: each of its flows is parked when its turn comes, in a list per lane and subject
+-- (key, user, or user of a model). When a task of the subject ends, the first flow of each list returns to its line, unless the flow that
+-- returned before is still in line with a smaller tag. So the tags of lanes and flows decide as usual which flow continues, and the
+-- others are parked again when it is their turn. A subject at its limit has running tasks, so one of them will end; the sweep checks anyway.
 local running = {}
-local MAX_LANES = 64 -- in one step: the sweep continues
+local MAX_LANES = 64 -- in one call; the sweep does the rest
 
 local function of_model(name, user) return 'm:' .. #name .. ':' .. name .. ':' .. user end
 
--- Return the subjects that a task counts for when it runs: {{subject, how many may}, …}.
+-- Return the subjects for which a task counts while it runs: {{subject, limit}, …}.
 local function subjects(task)
   local found, texts = {}, task.limits or task.part_limits
   if texts then
@@ -50,7 +50,7 @@ local function count(task, of)
 end
 
 local function granted(task)
-  if task.runs then return end -- by another of its limits
+  if task.runs then return end -- counted through another field
   task.runs = {}
   for _, of in ipairs(subjects(task)) do count(task, of[1]) end
 end
@@ -63,7 +63,7 @@ hooks.attach('released', 'runs', function(task)
   for _, subject in ipairs(task.runs) do call('SREM', keys.runs(subject), task.id) end
 end)
 
--- Take the first held flow of a lane back into line, unless another one is due before it. `before`: the one that came back last.
+-- Return the first parked flow of a lane to its line, unless another one is due before it. `before`: the one that returned last.
 local function unpark_first(subject, lane, before)
   local queue, name = string.match(lane, '^([^:]*):(.*)$')
   local flows = keys.at_limit_flows(queue, name, subject)
@@ -81,11 +81,11 @@ local function unpark_first(subject, lane, before)
     else
       call('HSET', keys.at_limit_lanes(subject), lane, user)
     end
-    if lanes.unpark(queue, name, user) then return name end -- (else its tasks have ended)
+    if lanes.unpark(queue, name, user) then return name end -- else its tasks have ended
   end
 end
 
--- One more task of a subject may run: the first held flow of each lane comes back. `here`: a model that the caller wakes.
+-- If one more task of a subject can run, return the first parked flow of each lane. `here`: a model that the caller wakes.
 local function unpark_next(subject, here)
   local limit = call('ZSCORE', keys.at_limit(), subject)
   if not limit or call('SCARD', keys.runs(subject)) >= tonumber(limit) then return end
@@ -97,7 +97,7 @@ local function unpark_next(subject, here)
   if call('EXISTS', keys.at_limit_lanes(subject)) == 0 then call('ZREM', keys.at_limit(), subject) end
 end
 
--- Only when an attempt is settled is it known where its flow stands.
+-- Not before an attempt is settled: only then its flow has its final tag.
 hooks.attach('settled', 'runs', function(task)
   local subjects = task.runs
   task.runs = nil
@@ -127,7 +127,7 @@ hooks.attach('admit', 'max_waiting_per_user', function(task, ask)
   return { rejected = 'user_full', waiting = waiting, limit = most, retry_ms = math.max(math.ceil(each * (waiting - most + 1)), 1) }
 end, true)
 
--- The limit of a model has changed: what runs counts, and flows that it held may come back.
+-- The limit of a model has changed: count its running tasks, and return flows that were parked.
 local function changed(one, name, other)
   local cap = one.max_running_per_user
   if one.max_running_per_user == other.max_running_per_user then return end

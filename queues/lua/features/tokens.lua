@@ -1,5 +1,5 @@
--- Signed tokens whose uses are limited. A task that is one use names it in `token_use`: {how many uses there may be, for how long they are
--- remembered, ms, the name under which they are counted}.
+-- Signed tokens with a limited number of uses. A task that uses one has `token_use`: {number of uses allowed, how long they are counted (ms), the
+-- name under which they are counted}.
 local tokens = {}
 
 hooks.attach('admit', 'token_use', function(task)

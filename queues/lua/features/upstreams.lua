@@ -1,19 +1,18 @@
--- Upstreams: the servers behind a model's workers, each with a circuit breaker and a cooldown of its own. A worker names its upstream; the
--- workers that name none share ''. What happens through workers of every model (the line of '*') is not counted: names are for callers
--- to choose.
+-- Upstreams: the servers behind a model's workers, each with a circuit breaker and a cooldown of its own. A worker names its upstream; workers
+-- without a name share ''. Tasks of the line '*' are not counted, because clients can invent any model names there.
 --
--- A breaker is closed, open, or half-open. Closed, the outcomes of attempts are remembered from a failure on, for a window of time; where
--- enough of them are failures, and half of all, it opens: nothing of the model starts through the upstream for a while. When that is over
--- it is half-open: a few tasks at a time may start, its probes. As many that go well close it; one that fails opens it again, for twice
--- as long. Only failures that an upstream is to blame for count (BLAMES_UPSTREAM). What began before it opened counts for nothing.
--- (Nygard, Release It!, 2007, has the pattern; the bounds are near those of resilience4j and Finagle.)
+-- A breaker is closed, open, or half-open. While it is closed, the outcomes of attempts are stored from the first failure on, for a window of
+-- time. If enough of them, and at least half, are failures, it opens, and no task of the model starts through the upstream for a while. Then it is
+-- half-open, and a few tasks at a time can start as probes. If as many probes succeed, it closes. If one fails, it opens again for twice
+-- as long. Only failures that are the upstream's fault count (BLAMES_UPSTREAM). Attempts that began before it opened do not count.
+-- (The pattern is from Nygard, Release It!, 2007; the bounds are near those of resilience4j and Finagle.)
 --
--- A model's state says in `upstreams` what is remembered of one: 1 outcomes, 2 a breaker that is not closed, or a cooldown, too.
+-- In a model's state, `upstreams` is set if outcomes are stored, and `barred` if a breaker is not closed or an upstream is in a cooldown.
 local upstreams = {}
-local FAILURES, WINDOW, OPEN = 5, 60000, 5000 -- where the model sets none: how many, in which time (ms), open for so long (ms)
-local MAX_OPEN = 60000 -- it is never open for longer, unless OPEN is set to more
-local PROBES = 2 -- at a time; and as many have to succeed
-local KEPT = 100 -- outcomes
+local FAILURES, WINDOW, OPEN = 5, 60000, 5000 -- defaults: number of failures, their window (ms), time open (ms)
+local MAX_OPEN = 60000 -- ms; the longest time open, unless the model sets a longer one
+local PROBES = 2 -- at a time; the same number must succeed
+local KEPT = 100 -- outcomes that are stored
 local MAX_STORED = 1000 -- upstreams with a stored state
 local MAX_OF_MODEL = 100 -- the same for one model: its workers choose their names
 local MAX_LOOKED_AT = 256 -- of one model, over all replicas
@@ -21,10 +20,10 @@ local MAX_HELD, UNTRIED = 3600000, 3600000
 
 models.zero_counts.breaker_failures = true -- it has no breaker
 
--- Where the upstreams of a model are among those with a stored state.
+-- Return the range of a model's upstreams in the set of those with a stored state.
 local function span_of(name) return '[' .. name .. '\n', '(' .. name .. '\v' end
 
--- Begin to remember something of an upstream (`bars`: not only outcomes). Return false if there are too many.
+-- Begin to store the state of an upstream (`bars`: more than outcomes). Return false if there are too many.
 local function mark(name, up, bars)
   local member, known = name .. '\n' .. up, keys.upstreams()
   if not call('ZSCORE', known, member) then
@@ -38,7 +37,7 @@ local function mark(name, up, bars)
   return true
 end
 
--- Publish the change of a breaker to the replicas with workers for the model; `by` is the one that writes it into its log.
+-- Publish the change of a breaker to the replicas with workers for the model. `by`: the replica that logs it.
 local function announce(name, up, what, why, ms, by)
   local message = 'breaker\n' .. table.concat({ what, whole(ms), by or '', why, name, up }, '\n')
   local reached = {}
@@ -51,8 +50,8 @@ local function announce(name, up, what, why, ms, by)
   if by and by ~= '' and not reached[by] then publish(by, message) end
 end
 
--- Return until when (ms) nothing of a model starts through an upstream, and why: 'cooldown' its provider said so, 'open', or 'probing': as
--- many probes as may are under way, so that a look in a second is enough. 0: something may, 'probe' if it is to be one.
+-- Return the instant (ms) until which no task of a model starts through an upstream, and why: 'cooldown' | 'open' | 'probing': all probes are
+-- running, so check again in a second. 0: a task can start; with 'probe', it is a probe.
 local function state_of(name, up)
   local s = call('HMGET', keys.upstream(name, up), 'cooldown_until', 'till', 'forced')
   local held, till, forced = num(s[1]), num(s[2]), s[3]
@@ -79,8 +78,8 @@ local function all_of(name)
   return found
 end
 
--- The same as `state_of` over all upstreams of a model: the earliest. 'open' where all of them are, 'probing' where all are either, else
--- 'cooldown'. nil: something may start.
+-- Return the same as `state_of` over all upstreams of a model, with the earliest instant: 'open' if all are open, 'probing' if each is open or
+-- probing, else 'cooldown'; nil: a task can start.
 function upstreams.opens(_, name)
   local least, open, broken = FOREVER, true, true
   local all = all_of(name)
@@ -132,16 +131,16 @@ local function count_outcomes(list)
   return number, failures
 end
 
--- An attempt has an outcome that shows how its upstream is: `good`, or why not.
+-- Record an outcome that shows whether an upstream works: `good`, or `why` not.
 local function note(task, good, why)
   local name, up = task.model, task.upstream or ''
   local model = models.get(name)
-  if name == '*' or good and not model.upstreams then return end -- most of the time there is nothing to remember
+  if name == '*' or good and not model.upstreams then return end -- the usual case
   local hash, list = keys.upstream(name, up), keys.outcomes(name, up)
   local till, number, forced = unpack(call('HMGET', hash, 'till', 'number', 'forced'))
   if forced or (till and not task.probe) or (till and good and task.probe == 2) then return end
   local entry = NOW_TEXT .. (good and ' 1' or ' 0')
-  if good and not till then -- which opens and closes nothing
+  if good and not till then -- it cannot change the breaker
     if call('LPUSHX', list, entry) > KEPT then call('LTRIM', list, '0', whole(KEPT - 1)) end
     return
   end
@@ -169,8 +168,8 @@ local function note(task, good, why)
   end
 end
 
--- A failure with this code shows that the upstream works (true), or that it does not; nil: neither. An answer that cannot be read is its
--- own fault, but where it had to match something: then it may be the model's.
+-- Return whether a failure with this code shows that the upstream works (true) or does not (false); nil: neither. An unreadable answer is
+-- the upstream's fault, unless it had to match a schema: then it can be the model's.
 local function verdict_of(task, code)
   if code == 'JSON_PARSE_FAILED' then return task.schema ~= nil end
   if PROVES_UPSTREAM_WORKS[code] then return true end
@@ -183,7 +182,7 @@ hooks.attach('attempted', nil, function(task, code)
   if works ~= nil then note(task, works, code or '') end
 end)
 
--- A probe has its first output: it need not end for that its upstream works. What fails it later counts all the same.
+-- The first output of a probe shows that the upstream works. A later failure of the probe still counts.
 hooks.attach('output', 'probe', function(task)
   note(task, true, '')
   task.probe = 2
@@ -191,7 +190,7 @@ hooks.attach('output', 'probe', function(task)
   waking.wake(task.model)
 end)
 
--- Hold an upstream until then (ms): its provider asked for that. Return false if there are too many.
+-- Start a cooldown of an upstream until an instant (ms), as its provider asked for. Return false if there are too many upstreams.
 function upstreams.hold(name, up, until_ms, by)
   if not mark(name, up, true) then return false end
   local hash = keys.upstream(name, up)
@@ -200,7 +199,7 @@ function upstreams.hold(name, up, until_ms, by)
   return true
 end
 
--- Bring a model's state in line with what is remembered of its upstreams.
+-- Update a model's state from the stored states of its upstreams.
 local function update_state(name)
   local bars, known, model = nil, call('ZRANGEBYLEX', keys.upstreams(), span_of(name)), models.get(name)
   for _, member in ipairs(known) do
@@ -210,7 +209,7 @@ local function update_state(name)
   models.save(name)
 end
 
--- Remove what is outdated, of a hundred upstreams: also a breaker that was not probed for an hour.
+-- Remove outdated states of up to a hundred upstreams, including breakers that were not probed for an hour.
 local function tidy()
   local changed = {}
   for _, member in ipairs(call('ZRANDMEMBER', keys.upstreams(), '100') or {}) do
@@ -227,7 +226,7 @@ local function tidy()
   for name in pairs(changed) do update_state(name) end
 end
 
--- Whether all upstreams of a model are open, and were probed in vain or are to be so.
+-- Return whether the breakers of all upstreams of a model are open, and each had a failed probe or is forced open.
 local function exhausted(name)
   local all = all_of(name)
   for _, up in ipairs(all) do
@@ -263,11 +262,11 @@ hooks.attach('sweep', nil, function(ask)
   tidy()
 end)
 
--- force_breaker: an operator has the breaker of an upstream open or closed, or it goes by itself again; and who did is written down
--- args      model; upstream, '' of workers that name none; state: open | closed | auto: from closed on, also where its provider has it held; who,
---           address, mark; replica
--- returns   {outcome = 'ok', audit: id of the audit entry, before: what it was} | {outcome = 'unknown'} no such upstream: no worker names it, and
---           nothing is known of it | {outcome = 'too_many'} upstreams are known
+-- force_breaker: force the breaker of an upstream open or closed, or end that, and add an audit log entry. Outcomes and a cooldown are removed
+-- args      model; upstream, '' of workers that name none; state: open | closed | auto: the breaker decides again, starting closed; who, address,
+--           mark; replica
+-- returns   {outcome = 'ok', audit: id of the audit entry, before: open | closed | auto} | {outcome = 'unknown'}: no worker names this upstream,
+--           and it has no stored state | {outcome = 'too_many'}: too many upstreams have a stored state
 script('force_breaker', nil, function(ask)
   local name, up = ask.model, ask.upstream
   local hash = keys.upstream(name, up)
