@@ -41,6 +41,21 @@ def test_the_api_page_names_every_call() -> None:
         assert unnamed or beginning.rstrip("/") in calls, path
 
 
+def test_the_architecture_page_is_short_and_has_every_hook_with_its_features() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    assert len(page.split()) <= 1500
+    rows = re.findall(r"^\| (`.+?) \|.*\| (.+) \|$", page.partition("## Hooks")[2], re.MULTILINE)
+    shown = {hook: set(users.split(", ")) for hooks, users in rows for hook in re.findall(r"`(\w+)`", hooks)}
+    attached: dict[str, set[str]] = {}
+    for file in (ROOT / "queues" / "lua" / "features").glob("*.lua"):
+        for hook in re.findall(r"hooks\.attach\('(\w+)'", file.read_text()):
+            attached.setdefault(hook, set()).add(file.stem)
+    assert shown == attached
+    listed = (ROOT / "queues" / "lua" / "core" / "hooks.lua").read_text().partition("local hooks = {}")
+    assert set(re.findall(r"(\w+) = \{\}", listed[2].partition("}\n\n")[0])) == set(shown)
+    assert all(re.search(rf"\b{hook}\(", listed[0]) for hook in shown), "hooks.lua explains each"
+
+
 def test_the_readme_sells_and_starts_and_no_more() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 150
