@@ -1027,8 +1027,8 @@ class Life(RuleBasedStateMachine):
         for subject in {subject for user in USERS for subject in subjects_of(user)}:
             now["limit", subject] = (len(shot.one("runs", subject)), self.limit_of(shot, subject))
         for queue in QUEUES:
-            running = sum(len(tasks) for (q, *_), tasks in shot.by_kind["busy"].items() if q == queue)
-            now["queue", queue] = (running, int(shot.one("queue", queue).get("max_running", 0)))
+            running = sum(lane.running for (name, _), lane in shot.lanes.items() if name == queue)
+            now["queue", queue] = (int(running), int(shot.one("queue", queue).get("max_running", 0)))
         for what, (number, limit) in now.items():
             assert not limit or number <= max(limit, self.before.get(what, 0)), (what, number, limit)
             self.before[what] = number
@@ -1054,14 +1054,15 @@ class Life(RuleBasedStateMachine):
 
         An instant that depends on how many tokens a task is expected to take is the latest there can be.
         """
-        fields, lanes = shot.one("model", model), shot.one("lanes", model)
+        fields = shot.one("model", model)
+        lanes = [queue for (queue, name), lane in shot.lanes.items() if name == model and lane.users]
         limit, slots = int(fields.get("concurrency", 0)), len(shot.one("slots", model))
         if not lanes or fields.get("paused") == "1" or (limit and slots >= limit):
             return False, 0
         cap = int(fields.get("max_running_per_user", 0))
         for queue in lanes:
             settings = shot.one("queue", queue)
-            load = sum(self.running(shot, queue, m) for m in self.models)
+            load = sum(lane.running for (name, _), lane in shot.lanes.items() if name == queue)
             most = int(settings.get("max_running", 0))
             users = shot.one("flows", queue, model)
             if (
@@ -1077,22 +1078,19 @@ class Life(RuleBasedStateMachine):
         else:
             return False, 0
         at = [int(fields.get("cooldown_until", 0))]
+        text = fields.get("windows")
+        windows = [(window.requests, 1000 * window.ms) for window in (read_windows(text) if text else ())]
         if int(fields.get("requests_per_minute", 0)):
-            at.append(-(-int(fields.get("requests_at", 0)) // 1000))
+            windows.append((1, -(-60_000_000 // int(fields["requests_per_minute"]))))
         if int(fields.get("tokens_per_minute", 0)):
-            at.append(-(-int(fields.get("tokens_at", 0)) // 1000))
             at.extend((int(second) + 61) * 1000 for second in shot.one("spent", model))
         left = sorted(shot.one("windows", model).values(), reverse=True)
-        for window in read_windows(fields["windows"]) if "windows" in fields else ():
-            if len(left) >= window.requests:
-                if left[window.requests - 1] == UNKNOWN:
+        for requests, us in windows:
+            if len(left) >= requests:
+                if left[requests - 1] == UNKNOWN:
                     return False, 0
-                at.append(-(-int(left[window.requests - 1]) // 1000) + window.ms)
+                at.append(-(-(int(left[requests - 1]) + us) // 1000))
         return True, max(at)
-
-    @staticmethod
-    def running(shot: Snapshot, queue: str, model: str) -> int:
-        return sum(len(t) for (q, _, m, _), t in shot.by_kind["busy"].items() if (q, m) == (queue, model))
 
     def time_has_come(self, model: str) -> None:
         """Whoever was told of this instant asks now; if nobody was, the next sweep wakes."""
@@ -1123,7 +1121,7 @@ class Life(RuleBasedStateMachine):
             replica.store.offer(withdrawn=replica.models, hold_ms=1000)
         self.sweep_for(100, store)
         shot = audit(self.world, self.accepted)
-        assert not [kind for kind in ("slots", "due", "busy") if shot.by_kind[kind]]
+        assert not [kind for kind in ("slots", "due") if shot.by_kind[kind]]
         self.pass_ms(3_700_000)
         self.sweep_for(100, store)
         shot = audit(self.world, self.accepted)
