@@ -93,6 +93,7 @@ script('submit', nil, function(ask, args)
     ask.models, ask.want = { task.model }, want
     grants, ids, later = granting.take(ask)
     task.granted = ids
+    records.save(task) -- if it was granted itself, it was packed without them
   else
     waking.wake(task.model, later)
   end

@@ -53,6 +53,13 @@ def test_a_repeated_submit_gives_the_same_grants_while_they_hold(store: Store) -
     assert (again.grants, again.state) == ([], "queued")
 
 
+def test_so_does_one_that_was_granted_other_tasks_beside_its_own(store: Store) -> None:
+    store.submit("before", user="other")
+    first = store.accept("a", want=2, nonce="n")
+    assert set(first.granted) == {"before", "a"}
+    assert store.accept("a", want=2, nonce="n").grants == first.grants
+
+
 def test_position_counts_from_one_and_is_zero_while_running(store: Store) -> None:
     store.run("running")
     for n in range(3):
