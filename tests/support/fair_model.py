@@ -102,9 +102,9 @@ class FairModel:
         self.virtual = 0
         self.running: dict[str, Task] = {}
         self.pace = 0.0
-        self.user_means: dict[str, float] = {}
+        self.user_means: dict[tuple[str, str], float] = {}
         self.mean_ms = 0.0
-        self.user_ms: dict[str, float] = {}
+        self.user_ms: dict[tuple[str, str], float] = {}
         self.paused = False
         self.user_cap = 0
 
@@ -150,8 +150,6 @@ class FairModel:
             flow = lane.flows[user]
             if self.user_cap and self.running_of(user) >= self.user_cap:
                 flow.parked = True
-            elif self.paused:
-                return None
             else:
                 break
         task = flow.waiting.pop(0)
@@ -169,17 +167,14 @@ class FairModel:
     def turn(self) -> tuple[Lane, int, int] | None:
         """The lane whose turn it is, the tag at which it is served, and where the virtual time moves."""
         line = sorted((lane.tag, name) for name, lane in self.lanes.items() if lane.waiting())
-        if not line or (self.limit and len(self.running) >= self.limit):
+        if not line or self.paused or (self.limit and len(self.running) >= self.limit):
             return None
-        open_lanes = []
-        for _, name in line:
-            lane = self.lanes[name]
-            if lane.blocked:
-                lane.stood_back = True
-            else:
-                open_lanes.append(lane)
+        waiting = [self.lanes[name] for _, name in line]
+        open_lanes = [lane for lane in waiting if not lane.blocked]
         if not open_lanes:
             return None
+        for lane in waiting:
+            lane.stood_back = lane.stood_back or lane.blocked
         first = open_lanes[0].tag
         owed = [lane for lane in open_lanes if self.limit and lane.running < lane.reserved]
         lane = (owed or open_lanes)[0]
@@ -202,9 +197,6 @@ class FairModel:
 
     def rules_changed(self) -> None:
         for lane in self.lanes.values():
-            if lane.stood_back and lane.waiting():
-                lane.lift(self.virtual)
-            lane.stood_back = False
             parked = sorted((flow.tag, user.encode()) for user, flow in lane.flows.items() if flow.parked)
             for _, user in parked:
                 self.unpark(user.decode())
@@ -228,7 +220,7 @@ class FairModel:
         if self.unit == "slot_seconds":
             return ran_ms
         ahead = 15 * self.pace or 256
-        likely = min(self.user_means.get(task.user, 0) or math.inf, task.max_output or math.inf)
+        likely = min(self.user_means.get((task.lane, task.user), 0) or math.inf, task.max_output or math.inf)
         paid = min(output + ahead, likely) if output <= likely else output + ahead / 2
         return max(math.floor(task.cost_in + 2 * paid + 0.5), 1)
 
@@ -236,10 +228,10 @@ class FairModel:
         """What a task is charged at its grant."""
         if self.unit != "slot_seconds":
             return self.due(task, 0, 0)
-        output = self.user_means.get(task.user) or min(task.max_output, 4096) or 256
+        output = self.user_means.get((task.lane, task.user)) or min(task.max_output, 4096) or 256
         if task.max_output:
             output = min(output, task.max_output)
-        ms = self.user_ms.get(task.user) or self.mean_ms or 20 * output
+        ms = self.user_ms.get((task.lane, task.user)) or self.mean_ms or 20 * output
         return max(math.floor(ms + 0.5), 1)
 
     def end(
@@ -249,11 +241,15 @@ class FairModel:
         lane, flow = self.release(task)
         used = {"tokens": used_in + 2 * used_out, "slot_seconds": ran_ms, "requests": 1}[self.unit]
         self.settle(lane, flow, task, used - task.charged)
-        if completed and self.unit != "requests":
-            self.user_means[task.user] = _mean(self.user_means.get(task.user, 0), used_out, 0.3)
+        if completed:
+            self.user_means[task.lane, task.user] = _mean(
+                self.user_means.get((task.lane, task.user), 0), used_out, 0.3
+            )
             self.pace = _mean(self.pace, min(used_out * 1000 / max(ran_ms, 1), 1000), 0.1)
         if completed and self.unit == "slot_seconds":
-            self.user_ms[task.user] = _mean(self.user_ms.get(task.user, 0), ran_ms, 0.3)
+            self.user_ms[task.lane, task.user] = _mean(
+                self.user_ms.get((task.lane, task.user), 0), ran_ms, 0.3
+            )
         if completed:
             self.mean_ms = _mean(self.mean_ms, ran_ms, 0.1)
         if not flow.running:
@@ -311,6 +307,5 @@ class FairModel:
 
 
 def _mean(mean: float, value: float, share: float) -> float:
-    """A running mean, kept in hundredths."""
-    mean = mean + share * (value - mean) if mean else max(value, 1)
-    return math.floor(mean * 100 + 0.5) / 100
+    """A running mean."""
+    return mean + share * (value - mean) if mean else max(value, 1)

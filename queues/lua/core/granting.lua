@@ -118,24 +118,29 @@ end
 -- Begin a submitted task in this turn, without entering the line, because no task waits.
 function granting.begin_now(task, turn, grant)
   local lane, user = turn.lane, lanes.user_of(task)
-  lane.lifts = lane.lifts + turn.moves_to - lane.tag
-  lane.tag = turn.moves_to
+  lane.skipped = nil
+  lanes.lift(models.get(task.model), lane)
+  turn.moves_to = lane.tag
   return begin(task, turn, lanes.start_tag(lane, user, user.tag), false, grant)
 end
 
--- Take a turn: mark the lanes that were passed over. Correct the tag of the lane if it was passed over before, or is served out of turn.
-local function take_turn(model, turn)
+-- Mark the lanes that were passed over, and lift the lane whose turn it is if it was passed over before: like one that was idle.
+local function lift_skipped(model, turn)
   for _, lane in ipairs(turn.skipped) do lane.skipped = true end
-  local lane = turn.lane
-  if lane.skipped then -- it was passed over: lifted like one that was idle
-    lane.skipped = nil
-    lanes.lift(model, lane)
-    turn.moves_to = math.max(turn.moves_to, lane.tag)
+  if turn.lane.skipped then
+    turn.lane.skipped = nil
+    lanes.lift(model, turn.lane)
+    turn.moves_to = math.max(turn.moves_to, turn.lane.tag)
   end
-  local ahead = lane.tag - math.max(turn.moves_to, model.V)
-  if ahead > 0 then -- served out of turn, because of its reserved slots: it is charged for this turn alone
-    lane.tag, lane.lifts = lane.tag - ahead, lane.lifts - ahead
-  end
+end
+
+-- Begin the task whose turn it is. A lane that its reserve brought here, out of turn, is charged for this turn alone.
+local function begin_in_line(task, turn, tag, grant)
+  local model, lane = models.get(task.model), turn.lane
+  lift_skipped(model, turn)
+  local ahead = math.max(lane.tag - math.max(turn.moves_to, model.V), 0)
+  lane.tag, lane.lifts = lane.tag - ahead, lane.lifts - ahead
+  return begin(task, turn, tonumber(tag), true, grant)
 end
 
 -- Grant the next task of a model: it leaves its lane and an attempt begins, or nothing changes. A task whose time to wait is over, or whose
@@ -151,8 +156,10 @@ local function grant_next(name, grant)
     local turn, at = eligible.turn(name)
     if not turn then return nil, { at = at } end
     local model, queue = models.get(name), turn.queue
-    take_turn(model, turn)
-    models.save(name)
+    if grant.token then
+      lift_skipped(model, turn)
+      models.save(name)
+    end
     local user, tag = unpack(call('ZRANGE', keys.flows(queue, name), '0', '0', 'WITHSCORES'))
     local id = call('ZRANGE', keys.flow(queue, name, user), '0', '0')[1]
     local task = records.load(id)
@@ -168,13 +175,13 @@ local function grant_next(name, grant)
       lanes.park(queue, name, user, tag)
       why.park(queue, name, user, tonumber(tag))
     elseif why and why.alone then
-      begin(task, turn, tonumber(tag), true, why.alone)
+      begin_in_line(task, turn, tag, why.alone)
     elseif why then
       return nil, why
     elseif not grant.token then
       return nil, {}
     else
-      return task, begin(task, turn, tonumber(tag), true, grant), turn
+      return task, begin_in_line(task, turn, tag, grant), turn
     end
   end
   return nil, {}

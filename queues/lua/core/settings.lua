@@ -19,7 +19,7 @@ local function reset_charges(name, model)
     local flat = call('HGETALL', keys.users(queue, name))
     for i = 1, #flat, 2 do
       local user = lanes.user(queue, name, flat[i])
-      user.tag, user.lifts, user.ms = 0, 0, 0
+      user.tag, user.lifts = 0, 0
       lanes.save_user(user)
     end
   end
