@@ -279,7 +279,7 @@ MODEL = {
 """A model's `settings`, as they are in effect: absent where nothing is set. The last three follow from the others."""
 
 MODEL_STATE = {
-    "V": "virtual time of its lanes: largest start tag served",
+    "virtual_time": "virtual time of its lanes: largest start tag served",
     "lanes": "queue -> its lane, packed (lanes.lua has the meaning, models.lua the format)",
     "users": "flows in line, over all lanes",
     "turn": "last place in the line of models",

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -102,9 +101,6 @@ MAX_RENEWED = 500
 """Tasks that one call of `renew` looks at, so that others are served between."""
 
 NEVER_READ = Version()
-_DRAIN = struct.Struct("<ddd")
-"""Departures from a lane, as lanes.lua packs them: their number, the ms they took, when the last was."""
-
 _ENCODER = msgspec.msgpack.Encoder()
 
 

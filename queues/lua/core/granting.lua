@@ -85,7 +85,7 @@ local function begin(task, turn, tag, in_line, grant)
   local cost = first_charge(task, model, user)
   local flow_step = lanes.step(cost, lanes.flow_weight(task))
   local weight = models.weight(queue)
-  model.V, lane.v = math.max(model.V, turn.moves_to), math.max(lane.v, tag)
+  model.virtual_time, lane.v = math.max(model.virtual_time, turn.moves_to), math.max(lane.v, tag)
   lane.tag, lane.charged, lane.running = lane.tag + lanes.step(cost, weight), lane.charged + cost, lane.running + 1
   if in_line then lanes.depart(task, tag, flow_step) else user.tag = tag + flow_step end
   user.running, user.at = user.running + 1, math.floor(NOW / 1000)
@@ -138,7 +138,7 @@ end
 local function begin_in_line(task, turn, tag, grant)
   local model, lane = models.get(task.model), turn.lane
   lift_skipped(model, turn)
-  local ahead = math.max(lane.tag - math.max(turn.moves_to, model.V), 0)
+  local ahead = math.max(lane.tag - math.max(turn.moves_to, model.virtual_time), 0)
   lane.tag, lane.lifts = lane.tag - ahead, lane.lifts - ahead
   return begin(task, turn, tonumber(tag), true, grant)
 end

@@ -134,9 +134,9 @@ function lanes.join(queue, model_name, user, tag)
   call('ZADD', flows, whole(start), user.name)
   user.tag = 0
   if lane.users == 0 then
-    local V = math.min(model.V, lanes.least_lane(model) or model.V)
-    lane.lifts = lane.lifts + math.max(V - lane.tag, 0)
-    lane.tag = math.max(V, lane.tag)
+    local start = math.min(model.virtual_time, lanes.least_lane(model) or model.virtual_time)
+    lane.lifts = lane.lifts + math.max(start - lane.tag, 0)
+    lane.tag = math.max(start, lane.tag)
     depart(lane, 0)
     if model.users == 0 then call('ZADD', keys.backlog(), 'NX', whole(model.turn or 0), model_name) end
   end
@@ -157,7 +157,7 @@ end
 
 -- Lift a waiting lane that was passed over to the virtual time.
 function lanes.lift(model, lane)
-  local lift = math.max(model.V - lane.tag, 0)
+  local lift = math.max(model.virtual_time - lane.tag, 0)
   lane.tag, lane.lifts = lane.tag + lift, lane.lifts + lift
 end
 

@@ -76,7 +76,7 @@ function models.get(name)
     state, packed = unpack(call('HMGET', key, 'state', 'settings'))
     of = keep_settings(key, packed)
   end
-  model = setmetatable(state and cmsgpack.unpack(state) or { lanes = {}, V = 0, users = 0, seen_at = 0, used_at = 0 }, of)
+  model = setmetatable(state and cmsgpack.unpack(state) or { lanes = {}, virtual_time = 0, users = 0, seen_at = 0, used_at = 0 }, of)
   model.open = {}
   loaded[name] = model
   if model.extras then models.extras = true end

@@ -11,7 +11,7 @@ function settings.add_layer(layer) layers[#layers + 1] = layer end
 -- for all lanes and flows of the model, and running tasks are charged in the new unit when they end.
 local function reset_charges(name, model)
   local function level(line) call('ZUNIONSTORE', line, '1', line, 'WEIGHTS', '0') end
-  model.V = 0
+  model.virtual_time = 0
   for queue, lane in pairs(models.lanes(model)) do
     level(keys.flows(queue, name))
     level(keys.parked(queue, name))
