@@ -158,3 +158,17 @@ def test_a_flow_of_which_nothing_was_learned_is_forgotten_when_others_caught_up(
         run("steady")
     service.store.pass_time(10_000)
     assert set(users_of(world)) == {"steady"}
+
+
+def test_users_of_about_an_hour_are_kept_however_many_come(world: World) -> None:
+    service = Service(world, 1, {"free_batch": 1.0})
+    service.submit("free_batch", "first", 1)
+    service.fill(1)
+    service.turn()
+    key = world.keys("users", queue="free_batch", model="m")
+    (learned,) = world.call("HVALS", key)
+    for part in range(60):
+        world.call("HSET", key, *[text for n in range(1000) for text in (f"user{part}.{n}", learned)])
+    world.advance(HOUR_MS + 1000)
+    service.store.pass_time(900_000)
+    assert world.call("HLEN", key) < 20_000

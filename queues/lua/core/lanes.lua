@@ -286,10 +286,12 @@ function lanes.stopped(task)
   lanes.save_user(user)
 end
 
--- Remove users of a lane without tasks and current means. Check about `most` users. Return the cursor to continue at; '0' at the end.
-function lanes.tidy(queue, model_name, cursor, most)
+-- Remove users of a lane without tasks and current means. Check a part of the users: all within about ten minutes of one call a second, so
+-- that however many come, those of about an hour are kept. Return the cursor to continue at; '0' at the end.
+function lanes.tidy(queue, model_name, cursor)
   local lane = models.lane(models.get(model_name), queue)
   local key = keys.users(queue, model_name)
+  local most = math.min(math.max(math.floor(call('HLEN', key) / 600), 20), 1000)
   local found, gone = call('HSCAN', key, cursor, 'COUNT', whole(most)), {}
   for i = 1, #found[2], 2 do
     local user = lanes.unpack_user(queue, model_name, found[2][i], found[2][i + 1])

@@ -58,7 +58,7 @@ function tidying.forget_models()
     local name, used_at = found[2][i], tonumber(found[2][i + 1])
     local model = models.get(name)
     for queue in pairs(models.lanes(model)) do
-      local cursor = lanes.tidy(queue, name, model['cursor:' .. queue] or '0', 20)
+      local cursor = lanes.tidy(queue, name, model['cursor:' .. queue] or '0')
       model['cursor:' .. queue] = cursor ~= '0' and cursor or nil
       models.save(name)
     end
