@@ -12,8 +12,8 @@ local function queue_open(queue)
 end
 
 -- Return the queue whose lane starts next, the smallest tag of the lanes that can start, and the lanes that were passed over. `comer`: a
--- queue that is about to get a task and counts even if no task waits in it.
-local function choose(model, comer)
+-- queue that is about to get a task and counts even if no task waits in it. `limited`: the model has a limit, so that reserved slots count.
+local function choose(model, comer, limited)
   local chosen, chosen_lane, chosen_owed, first
   local skipped = {}
   for queue, lane in pairs(comer and model.open or models.lanes(model)) do
@@ -21,7 +21,7 @@ local function choose(model, comer)
       if queue_open(queue) then
         first = first and math.min(first, lane.tag) or lane.tag
         local reserved = models.queue(queue).reserved
-        local owed = reserved ~= nil and model.concurrency ~= nil and lane.running < reserved
+        local owed = reserved ~= nil and limited and lane.running < reserved
         local before = not chosen or (owed and not chosen_owed)
         if not before and owed == chosen_owed then
           before = lane.tag < chosen_lane.tag or (lane.tag == chosen_lane.tag and queue < chosen)
@@ -35,10 +35,11 @@ local function choose(model, comer)
   return chosen, first, skipped
 end
 
--- Return how many slots of a model are free.
+-- Return how many slots of a model are free, and whether it has a limit.
 function eligible.free_slots(name, model)
-  local limit = model.concurrency
-  return limit and limit > 0 and limit - call('ZCARD', keys.slots(name)) or FOREVER
+  local limit = model.concurrency or model.extras and hooks.first('limit', model, name)
+  if not limit then return FOREVER, false end
+  return limit - call('ZCARD', keys.slots(name)), true
 end
 
 -- Return the instant (ms) from which a model can start tasks, if no running task ends; nil: now; FOREVER: when an operator resumes it.
@@ -58,11 +59,11 @@ function eligible.turn(name, comer)
     models.lane(model, comer)
   end
   if not comer and model.users == 0 then return nil end
-  local free = eligible.free_slots(name, model)
+  local free, limited = eligible.free_slots(name, model)
   if free <= 0 then return nil end
   local at, why = eligible.opens_at(name, model)
   if at then return nil, why ~= 'unsent' and at or FOREVER end
-  local queue, first, skipped = choose(model, comer)
+  local queue, first, skipped = choose(model, comer, limited)
   if not queue then return nil end
   return { queue = queue, lane = model.open[queue], moves_to = first, last = free == 1, skipped = skipped }
 end

@@ -11,6 +11,7 @@
 --   queued(task, by)           a task enters (by = 1) or leaves (-1) its line
 --   opens(model, name, n)      return nil, or the instant (ms) from which the n-th task (default 1) of a model can start, and why: 'cooldown',
 --                              'open' or 'probing' (upstreams.lua), or 'unsent': not before, and a report wakes a replica; write nothing
+--   limit(model, name)         return the concurrency limit of a model without a configured one; nil: it has none; write nothing
 --   starts(model, name)        a wake-up: start tasks that need no worker; return true if there may be more of them
 --   serves(model, name, queue) return true if the feature runs tasks of the lane without a worker
 --   expects(model, name, task, n, interval)  return a better interval and the least delay (ms) of the n-th task (placing.lua)
@@ -29,13 +30,14 @@
 --   ended(task, finish, more)  a task has its terminal event: once; it may still hold a slot (`more`: see ending.lua)
 --   closed(task)               a task has ended and holds no slot: once, before its usage is recorded; may increase `keep_ms`
 --   deleted(task)              a client or operator deletes a task
+--   inspected(model, name, seen)  inspect_model: add to what operators see of a model; write nothing
 --   configured(now, name, before), unset(before, name, now)  settings of a model changed: called for each setting that it has now, or had
 --   sweep_often(ask), sweep(ask)  each sweep, and once a second: bounded; return whether there is more to do
 --   moved()                    sweep: return its field `moved`; the first function alone is called
 local hooks = {}
 local listed = {
-  known = {}, answers = {}, route = {}, admit = {}, accept = {}, enqueue = {}, queued = {}, opens = {}, starts = {}, serves = {}, place = {}, expects = {}, may_start = {}, granted = {},
-  output = {}, finishes = {}, failed = {}, attempted = {}, redone = {}, falls = {}, moved = {}, expired = {}, released = {}, settled = {}, ended = {}, closed = {}, deleted = {}, configured = {}, unset = {}, sweep = {}, sweep_often = {},
+  known = {}, answers = {}, route = {}, admit = {}, accept = {}, enqueue = {}, queued = {}, opens = {}, limit = {}, starts = {}, serves = {}, place = {}, expects = {}, may_start = {}, granted = {},
+  output = {}, finishes = {}, failed = {}, attempted = {}, redone = {}, falls = {}, moved = {}, expired = {}, released = {}, settled = {}, ended = {}, closed = {}, deleted = {}, inspected = {}, configured = {}, unset = {}, sweep = {}, sweep_often = {},
 }
 
 -- If neither the task nor a model that the script has read has the field `extras`, only functions without a field can apply, and a hook that

@@ -2,7 +2,7 @@
 -- args      model; most_users: users whose oldest task is checked, at most, from each end of a lane's line
 -- returns   {known; running: tasks with a slot; mean_ms; cooldown_until, cooldown_by; next_start: instant (ms) before which its pace lets nothing
 --           start; lanes: queue -> {waiting, running, charged, users: in line, parked, oldest: when the oldest checked task was enqueued (ms),
---           blocked: why no task can start (placing.blocked_by)}}, and its settings, packed ('' = none)
+--           blocked: why no task can start (placing.blocked_by)}; fields of features (hook `inspected`)}, and its settings, packed ('' = none)
 
 -- Return when the task at the head of a user's line was enqueued; nil: there is none.
 local function oldest_of(queue, model, user)
@@ -38,7 +38,8 @@ script('inspect_model', 'no-writes', function(ask)
   for queue, lane in pairs(models.lanes(model)) do lanes_of[queue] = lane_of(name, queue, lane, ask.most_users) end
   local paced = setmetatable({ cooldown_until = false, barred = false }, { __index = model }) -- its pace alone
   local at = hooks.first('opens', paced, name)
-  return { known = true, running = call('ZCARD', keys.slots(name)), mean_ms = model.mean_ms, cooldown_until = model.cooldown_until,
-    cooldown_by = model.cooldown_by, next_start = at and at < FOREVER and at or nil, lanes = lanes_of },
-    call('HGET', key, 'settings') or ''
+  local seen = { known = true, running = call('ZCARD', keys.slots(name)), mean_ms = model.mean_ms, cooldown_until = model.cooldown_until,
+    cooldown_by = model.cooldown_by, next_start = at and at < FOREVER and at or nil, lanes = lanes_of }
+  hooks.each('inspected', model, name, seen)
+  return seen, call('HGET', key, 'settings') or ''
 end)
