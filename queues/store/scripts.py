@@ -54,6 +54,7 @@ FEATURES: tuple[str, ...] = (
     "archive",
     "chains",
     "permits",
+    "adaptive",
 )
 """The features, in the order in which their hooks are called."""
 

@@ -17,6 +17,7 @@ SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 FEATURES = frozenset(
     {
         *(
+            "adaptive",
             "archive",
             "batches",
             "breakers",

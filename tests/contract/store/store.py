@@ -542,6 +542,11 @@ class Store:
         found = drive(self.scheduler.effective(kind, name))
         return found.values, found.overrides
 
+    def inspect(self, model: str = "m") -> dict[str, Any]:
+        """What operators see of a model."""
+        ask = msgpack.encode({"model": model, "most_users": 1})
+        return decode_map(self.world.link.run("inspect_model", ask).result()[0])
+
     def offer(
         self,
         *models: str,
