@@ -57,6 +57,7 @@ from fairlane.gateway.errors import (
     speaks_openai,
     store_unavailable,
 )
+from fairlane.gateway.features import feature_of_path
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
@@ -103,9 +104,9 @@ ABOUT = """Submit work to models that are shared fairly, and read it as it comes
 
 
 @cache
-def _calls() -> Calls:
-    """All calls: the same for each application."""
-    calls = Calls()
+def _calls(disabled: frozenset[str]) -> Calls:
+    """All calls except those of disabled features: the same for each application."""
+    calls = Calls(disabled)
     for route in RAW_ROUTES:
         call = Call(
             route.path.replace(":path}", "}"), route.access, route.call, route.submits, route.any_method
@@ -123,7 +124,8 @@ def _calls() -> Calls:
 class App(FastAPI):
     """The application around one gateway."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, disabled: frozenset[str] = frozenset()) -> None:
+        """`disabled`: the features whose calls are left out."""
         super().__init__(
             title="Fairlane",
             version=__version__,
@@ -135,17 +137,21 @@ class App(FastAPI):
             telemetry={"tracing": False, "metrics": False, "logs": False},
         )
         self.gateway = gateway
-        self.calls = _calls()
+        self.calls = _calls(disabled)
         self._document: asyncio.Task[bytes] | None = None
         for router, _ in ROUTERS:
             # `include_router` would make each route again, for every application: 50 ms within the first call of a router
-            self.router.routes.extend(router.routes)
+            self.router.routes.extend(
+                route for route in router.routes if not feature_of_path(getattr(route, "path", ""), disabled)
+            )
 
     def openapi(self) -> dict[str, Any]:
         """Return the document of all calls, with the events of a task. Each call builds it again: `document` caches it."""
         self.openapi_schema = None
         document = super().openapi()
         for route in RAW_ROUTES:
+            if feature_of_path(route.path, self.calls.disabled):
+                continue
             entry = document["paths"].setdefault(route.path.replace(":path}", "}"), {})
             entry[route.method.lower()] = route.operation()
         document["components"]["schemas"] = components()

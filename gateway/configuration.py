@@ -119,6 +119,12 @@ class ActiveConfig:
 
     def take_endpoints(self, added: Mapping[str, EndpointSettings], changed_ms: int) -> None:
         """Apply the endpoints that were added at run time, and the time of their last change."""
+        if not self._configured.has("pacing"):
+            paced = {name: {"endpoint": name} for name, one in added.items() if one.windows}
+            self._log_new(
+                "an endpoint has windows and is not applied, as the feature pacing is disabled", paced
+            )
+            added = {name: one for name, one in added.items() if name not in paced}
         self._added, self.endpoints_ms = added, changed_ms
         self.settings, self.endpoints = with_endpoints(self._configured, added)
         self._lay_over()
@@ -169,7 +175,7 @@ class ActiveConfig:
         if was_open and not callers.open and not at_start:
             log.warning("API keys are required now")
         why = dict.fromkeys(callers.replaced, "the configuration has one of the same id")
-        why |= {key_id: f"no queue has its tier {tier}" for key_id, tier in callers.without_tier.items()}
+        why |= callers.unusable
         not_applied = {key_id: {"key_id": key_id, "reason": reason} for key_id, reason in why.items()}
         self._log_new("a key of the database is not applied", not_applied)
         self._log_new(_UNPRICED, self._unpriced(time.time() * 1000))

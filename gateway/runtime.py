@@ -34,6 +34,7 @@ from fairlane.gateway.connections.sockets import connection_limit, open_files
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
+from fairlane.gateway.features import components_of, lua_modules
 from fairlane.gateway.files.backend import storage_of
 from fairlane.gateway.files.files import Files
 from fairlane.gateway.lifecycle import Component, Lifecycle
@@ -143,7 +144,7 @@ class Gateway:
         # the store and its state
         self.link = RedisLink(
             redis_url,
-            load_scripts(),
+            load_scripts(features=lua_modules(settings.disabled_features)),
             keys.prefix,
             timeout_ms=settings.tuning.redis_timeout_ms,
             on_connect=self._new_connection,
@@ -160,7 +161,8 @@ class Gateway:
         )
         override_store = OverrideStore(self.link)
         self.overrides = OverrideMonitor(override_store, self._take_overrides)
-        self.scheduler.on_overrides = self.overrides.notice
+        if settings.has("overrides"):
+            self.scheduler.on_overrides = self.overrides.notice
         endpoint_store = EndpointStore(self.database)
         self._endpoints_listener: Callable[[bool], None] = lambda _: None
         self.endpoints = EndpointMonitor(endpoint_store, self._take_endpoints)
@@ -339,7 +341,10 @@ class Gateway:
                 self.scheduler,
                 current,
                 self._of_itself,
-                [overrides_now(self.overrides, current), endpoints.layer],
+                [
+                    *([overrides_now(self.overrides, current)] if settings.has("overrides") else []),
+                    endpoints.layer,
+                ],
             ),
             webhooks=WebhookAdmin(self.database, records.slots, audit, now_ms),
         )
@@ -365,7 +370,7 @@ class Gateway:
             lifecycle, self.dispatcher, self.workers, self.replicas, open_answers, live, self.hub, self.store
         )
         self.stopping = False
-        self._parts: list[Component] = [
+        parts: list[Component] = [
             loop_monitor,
             self.database,
             self.key_cache,
@@ -392,6 +397,8 @@ class Gateway:
             leader,
         ]
         """In the order in which they start; they close the other way round."""
+        left_out = components_of(settings.disabled_features)
+        self._parts = [part for part in parts if type(part).__name__ not in left_out]
 
     def _stored_response(self, size: int) -> None:
         self.metrics.count(RESPONSES_STORED, "written" if size else "failed")

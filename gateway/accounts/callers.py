@@ -201,6 +201,21 @@ class StoredKeys:
     """Whether there is or was a key."""
 
 
+def _why_unusable(credential: Credential[Caller], settings: Settings) -> str:
+    """Return why a key of the database does not hold with these settings; '' if it does."""
+    who = credential.principal
+    for tier in (who.tier, (who.quota and who.quota.otherwise) or who.tier):
+        if tier not in settings.tiers:
+            return f"no queue has its tier {tier}"
+    uses = {
+        "limits": who.key_limits or who.user_limits,
+        "credits": who.quota,
+        "signed_tokens": credential.signing_key,
+    }
+    disabled = [feature for feature, used in uses.items() if used and not settings.has(feature)]
+    return f"it needs the feature {disabled[0]}, which is disabled" if disabled else ""
+
+
 class Callers:
     """The keys of one configuration and of the database. Without any, the gateway is open on loopback and closed elsewhere.
 
@@ -226,14 +241,13 @@ class Callers:
         self.replaced = keys & {known.principal.key_id for known in stored.callers.values()}
         """Ids of keys in the database that the configuration's replace."""
         self.replaced |= tokens & {known.principal.id for known in stored.workers.values()}
-        self.without_tier: dict[str, str] = {}
-        """Keys of the database that do not hold, because no queue has a tier of theirs any more."""
+        self.unusable: dict[str, str] = {}
+        """Keys of the database that do not hold, with the reason: no queue has a tier of theirs any more, or a feature that they
+        need is disabled."""
         for sha256, credential in [*callers.items()]:
-            who = credential.principal
-            for tier in (who.tier, (who.quota and who.quota.otherwise) or who.tier):
-                if tier not in self._tiers:
-                    callers.pop(sha256, None)
-                    self.without_tier[who.key_id] = tier
+            if why := _why_unusable(credential, settings):
+                del callers[sha256]
+                self.unusable[credential.principal.key_id] = why
         for key in settings.keys:
             signs = bytes.fromhex(key.signing_key) if key.signing else b""
             callers[key.sha256] = Credential(key.sha256, caller_of(key, key.sha256), signing_key=signs)

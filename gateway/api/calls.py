@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.errors import ABSENT, ApiError, no_such_path, wrong_method
+from fairlane.gateway.features import feature_of_path
 
 MAX_PATH = 2048
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
@@ -27,7 +28,9 @@ class Call:
 class Calls:
     """The calls of an application."""
 
-    def __init__(self) -> None:
+    def __init__(self, disabled: frozenset[str] = frozenset()) -> None:
+        self.disabled = disabled
+        """The features whose calls are left out."""
         self._exact: dict[tuple[str, str], Call] = {}
         self._patterns: list[tuple[str, re.Pattern[str], Call]] = []
 
@@ -38,6 +41,8 @@ class Calls:
 
     def add(self, method: str, path: str, call: Call) -> None:
         """Add a call; `path` is in FastAPI's notation: `{name}` is a part of a path, `{name:path}` the rest, neither empty."""
+        if feature_of_path(path, self.disabled):
+            return
         if "{" not in path:
             self._exact[method, path] = call
             return
@@ -72,5 +77,9 @@ class Calls:
                 "UPGRADE_REQUIRED",
                 "Workers connect to this path by WebSocket",
                 headers=[(b"upgrade", b"websocket"), (b"connection", b"upgrade")],
+            )
+        if feature := feature_of_path(path, self.disabled):
+            raise ApiError(
+                404, "NOT_FOUND", f"There is no {method} {path}: this gateway has {feature} disabled"
             )
         raise no_such_path(method, path)

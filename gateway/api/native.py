@@ -256,7 +256,8 @@ def _make(
 
 
 async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
-    task.has_webhooks = task.task_type != PERMIT  # the client itself reports the end of a permit
+    # (the client itself reports the end of a permit)
+    task.has_webhooks = tasks.settings.has("webhooks") and task.task_type != PERMIT
     submitted = await tasks.submit(task, chain=chain)
     task_id, again = task.id, {}
     if chain is not None and isinstance(submitted, Submitted):

@@ -292,6 +292,8 @@ async def change_model(
     check_name(operator.current.settings, "model", name)
     if "breaker" not in body and "upstream" not in body:
         return answer(await operator.overrides.patch("model", name, body, actor, check=check))
+    if not operator.current.settings.has("breakers"):
+        raise bad_request("This gateway has breakers disabled", "breaker")
     changed = await force(operator.scheduler, name, body, actor)
     return answer(await operator.overrides.patch("model", name, {}, actor, check=True) | {"changed": changed})
 

@@ -170,6 +170,10 @@ def endpoint_task(
         options=options,
     )
     if task_type == PERMIT:
+        if not current.settings.has("permits"):
+            raise bad_request(
+                "This gateway has permits disabled; the type `http` lets it make the request", "type"
+            )
         task.permit = permit(task_id, endpoint, target.url)
     for spec in filter(None, (task, task.downgrade)):
         _settle(spec, endpoint, wanted.method, options, payload, current.settings.archive_ttl_ms)

@@ -63,6 +63,10 @@ async def read_idempotency(
     key = _key(request, in_header, fields if native else {})
     if key is None or not settings.idempotency_ttl_ms:
         return None
+    if not settings.has("idempotency"):  # a retry would be a second task, which the client does not expect
+        raise bad_request(
+            f"{HEADER}: this gateway has idempotency disabled; send the request without it", HEADER
+        )
     if native:
         content = {name: value for name, value in fields.items() if name != FIELD}
         return _with_fingerprint(key, await _fingerprint(request, bodies, content, []), settings)

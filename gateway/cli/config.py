@@ -76,6 +76,9 @@ def show(
     typer.echo(
         f"replica {answer['replica']}, {answer['version']}, since {time_of(answer['startedAt'])}; {read}"
     )
+    for state in (True, False):
+        names = [name for name, enabled in answer["features"].items() if enabled is state]
+        typer.echo(f"features {'on' if state else 'off'}: {', '.join(names) or 'none'}")
     _print(answer["settings"])
     if answer["more"]:
         typer.echo("there are more: give a part of their names")

@@ -18,6 +18,7 @@ from fairlane.gateway.accounts.tokens import signing_key
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, Unauthorized, bad_request
+from fairlane.gateway.features import unmet
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.bodies import (
     Note,
@@ -442,7 +443,11 @@ class KeyAdmin:
             entry = read_entry(kind, key_id, merged)
         except ValidationError as error:
             raise validation_error(error, ENTRY[kind]) from None
-        if unusable := unusable_key(entry, self._current.settings.tiers):
+        of_gateway = self._current.settings
+        unusable = unusable_key(entry, of_gateway.tiers) | unmet(
+            merged, "keys.*", of_gateway.disabled_features
+        )
+        if unusable:
             raise invalid_fields(unusable)
         expires = fields.get("expires", key.expires_ms if key else None)
         if fields.get("expires") is not None and expires <= now_ms():

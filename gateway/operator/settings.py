@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from fairlane.gateway.calls.task_builder import check_model_name
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.features import unmet
 from fairlane.gateway.operator.bodies import invalid_fields, problems_in
 from fairlane.gateway.routing.overrides import MODEL_SETTINGS
 from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, external_name, suggestion
@@ -99,6 +100,8 @@ def read_change(settings: Settings, kind: Kind, name: str, fields: Mapping[str, 
     problems = {field[:64]: _unknown(kind, field) for field in values if field not in known}
     if paused is not None and not isinstance(paused, bool):
         problems[PAUSED] = f"paused should be true or false; got {paused!r:.80}"
+    given_fields = {known[field]: value for field, value in values.items() if field in known}
+    problems |= unmet(given_fields, f"{kind}s.*", settings.disabled_features)
     entry = settings.queues[name] if kind == "queue" else settings.model(name)
     given = {field: value for field, value in values.items() if value is not None and field in known}
     valid: BaseModel = entry

@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 
 from fairlane import __version__
 from fairlane.gateway.configuration import RELOADED, ActiveConfig
+from fairlane.gateway.features import FEATURES
 from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
 from fairlane.gateway.operator.settings import ENTRY, PAUSED, configured
 from fairlane.gateway.settings import Settings, external, external_name, external_value
@@ -249,6 +250,7 @@ class SettingsView:
             "effective": _effective(stored),
             "storeError": away,
             "replicas": replicas,
+            "features": {one.name: own.settings.has(one.name) for one in FEATURES},
             "settings": to_builtins(rows[:MAX_ROWS]),
             "more": len(rows) > MAX_ROWS,
         }

@@ -22,6 +22,7 @@ from fairlane.gateway.app import App, with_cors
 from fairlane.gateway.connections.http import HttpConnection
 from fairlane.gateway.connections.sockets import notice_vanished_peers
 from fairlane.gateway.connections.workers import WorkerProtocol
+from fairlane.gateway.features import needed_by_settings
 from fairlane.gateway.metrics.siblings import Siblings
 from fairlane.gateway.process.workers import OwnWorkers
 from fairlane.gateway.runtime import Gateway, open_gateway
@@ -112,7 +113,7 @@ class Server(uvicorn.Server):
 def make_server(gateway: Gateway, settings: Settings) -> Server:
     """Return a server for a gateway, not yet serving."""
     config = uvicorn.Config(
-        with_cors(App(gateway), settings.cors_origins),
+        with_cors(App(gateway, frozenset(settings.disabled_features)), settings.cors_origins),
         host=settings.host,
         port=settings.port,
         http=functools.partial(HttpConnection, gateway.connections),  # type: ignore[arg-type]
@@ -222,10 +223,13 @@ async def read_again(reload: Reload, before: Settings) -> Settings | ReloadError
         log.error("the new configuration was rejected", error=why)
     else:
         had, has = Callers(before), Callers(settings)
+        needed = [sentence for _, sentence in needed_by_settings(settings, before.disabled_features)]
         opens = (has.open and not had.open) or (has.workers_open and not had.workers_open)
-        if not opens or exist:
+        if not needed and (not opens or exist):
             return settings
         why = "the new configuration has no keys and would open the gateway"
+        if needed:
+            why = f"the new configuration needs a feature that is disabled until a restart: {needed[0]}"
         log.error(f"{why}: it is not taken over")
     return ReloadError(now_ms(), why[:MAX_CHARS])
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from fairlane.gateway.features import needed_by_settings, unmet
 from fairlane.gateway.routing.plans import Plans
 from fairlane.gateway.settings import ModelSettings, RouteSettings, Settings, suggestion, unusable_routes
 from fairlane.queues.overrides import ALL, Override
@@ -37,7 +38,9 @@ def in_percent(override_id: str, subject: str, percent: int) -> bool:
 def overridden(settings: Settings, override: Override) -> Settings:
     """Return the settings with an override's values on top, as far as replicas apply them. Raise InvalidOverride for values that
     the configuration would not accept either."""
-    name = override.name
+    name, disabled = override.name, settings.disabled_features
+    if override.target == "model" and (wrong := unmet(override.values, "models.*", disabled)):
+        raise InvalidOverride([*wrong.items()])
     if override.target == "route":
         route = settings.routes.get(name)
         if route is None:
@@ -53,9 +56,11 @@ def overridden(settings: Settings, override: Override) -> Settings:
             changed["fallbacks"] = changed["fallbacks"] or []
         model = _valid(ModelSettings, settings.model(name).model_dump(mode="json") | changed)
         after = settings.model_copy(update={"models": {**settings.models, name: model}})
+    if needed := [sentence for _, sentence in needed_by_settings(after, disabled)]:
+        raise InvalidOverride([("", sentence) for sentence in needed])
     before = set(unusable_routes(settings))
-    if wrong := [sentence for sentence in unusable_routes(after) if sentence not in before]:
-        raise InvalidOverride([("", sentence) for sentence in wrong])
+    if new := [sentence for sentence in unusable_routes(after) if sentence not in before]:
+        raise InvalidOverride([("", sentence) for sentence in new])
     return after
 
 

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.credits.prices import ANY_MODEL
 from fairlane.gateway.database.address import parse_address
+from fairlane.gateway.features import known_feature, needed_by_settings
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.chains import ChainSettings, stage_errors
 from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS, EndpointSettings
@@ -107,6 +108,7 @@ WebOrigin = Annotated[
         "should be an origin such as https://app.example (no path, no trailing slash), or *",
     ),
 ]
+FeatureName = Annotated[str, checked(known_feature)]
 DatabaseUrl = Annotated[str, checked(lambda url: parse_address(url, Path()))]
 
 
@@ -308,6 +310,12 @@ class Settings(BaseModel):
     allowed_hosts: Listed[str] = []
     """Host names that requests can be addressed to, without ports. None: any; without keys only loopback."""
 
+    disabled_features: Restart[Listed[FeatureName]] = []
+    """Features to switch off on all replicas: their calls answer 404, and requests and settings that need one are rejected. Names
+    and consequences: [docs/configuration.md](configuration.md#disabled-features). None, because an unused feature costs nearly
+    nothing.
+    """
+
     models: Entries[ModelName, ModelSettings] = {}
     """Settings per model."""
 
@@ -374,6 +382,10 @@ class Settings(BaseModel):
     def set_origins(self, origins: Origins) -> None:
         """Record the sources and times of the settings."""
         self._origins = origins
+
+    def has(self, feature: str) -> bool:
+        """Return whether a feature is enabled."""
+        return feature not in self.disabled_features
 
     @property
     def loopback(self) -> bool:
@@ -464,6 +476,7 @@ def contradictions(settings: Settings) -> Iterator[Contradiction]:
         yield [("lease",)], f"lease must be at least {text_of('ms', s.tuning.grant_ack_ms)}"
     for check in (_of_queues, _of_routes, _of_templates, _of_chains, _of_prices, _of_keys, _of_endpoints):
         yield from check(settings)
+    yield from needed_by_settings(settings, settings.disabled_features)
 
 
 def _of_endpoints(settings: Settings) -> Iterator[Contradiction]:

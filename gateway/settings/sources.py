@@ -53,7 +53,10 @@ SINGLE = frozenset(name for name, field in _GROUPS.items() if part_of(field) is 
 """Groups without names: there is one of each."""
 NESTED = ("models", "queues", "upstreams")
 """Groups with names; a variable can set one value of one entry. Only the file sets the other groups with names."""
-_TEXT_LISTS = ("cors_origins", "allowed_hosts", "fallbacks", "models", "task_types", "allow_private")
+_TEXT_LISTS = (
+    *("cors_origins", "allowed_hosts", "disabled_features"),
+    *("fallbacks", "models", "task_types", "allow_private"),
+)
 
 _KUBERNETES = re.compile(
     r"FAIRLANE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=.*"

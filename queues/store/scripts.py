@@ -130,6 +130,8 @@ def load_scripts(*, test_clock: bool = False, features: tuple[str, ...] = FEATUR
     body = "".join(text for _, text in parts)
     name = LIBRARIES + sha1(body.encode()).hexdigest()[:12]  # noqa: S324 - distinguishes releases
     head = f"#!lua name={name}\nlocal LIBRARY = '{name}'\n"
+    # so that modules can ask for one that is not loaded: Redis forbids to read an unknown global
+    head += "".join(f"local {name}\n" for name in FEATURES if name not in features)
     begins, line = [], head.count("\n")
     for _, text in parts:
         begins.append(line)

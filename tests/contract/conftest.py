@@ -7,44 +7,18 @@ tests of these features, and the gateway runs without them.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.gateway import Gateway, running_gateway
+from tests.contract.store.store import DISABLED
+from tests.support.features import with_dependents
 from tests.support.servers import running_server
 
-SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
-FEATURES = frozenset(
-    {
-        *(
-            "adaptive",
-            "archive",
-            "batches",
-            "breakers",
-            "chains",
-            "credits",
-            "endpoints",
-            "fallbacks",
-            "files",
-            "idempotency",
-            "limits",
-        ),
-        *(
-            "media",
-            "messages",
-            "overrides",
-            "pacing",
-            "permits",
-            "prompts",
-            "repair",
-            "responses",
-            "routes",
-            "signed_tokens",
-        ),
-        *("structured_output", "upstreams", "webhooks"),
-    }
-)
-"""Names that marks may use."""
+from fairlane.gateway.features import BY_NAME
+
+ALWAYS_ON = {"prompts", "repair", "routes", "structured_output", "upstreams"}
+"""Names of marks that `disabled_features` does not take."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,9 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def disabled_by(config: pytest.Config) -> frozenset[str]:
-    """The features that the command line disables."""
+    """The features that the command line disables, with those that require them."""
     named = config.getoption("--without")
-    return FEATURES if named == "all" else frozenset(filter(None, named.split(",")))
+    return with_dependents(BY_NAME if named == "all" else filter(None, named.split(",")))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the store's library without the disabled features."""
+    DISABLED.update(disabled_by(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,8 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     disabled, left_out = disabled_by(config), []
     for item in items:
         needed = {name for mark in item.iter_markers("feature") for name in mark.args}
-        if needed - FEATURES:
-            raise pytest.UsageError(f"{item.nodeid} is marked with an unknown feature: {needed - FEATURES}")
+        if unknown := needed - BY_NAME.keys() - ALWAYS_ON:
+            raise pytest.UsageError(f"{item.nodeid} is marked with an unknown feature: {unknown}")
         if needed & disabled:
             left_out.append(item)
     if left_out:
@@ -78,10 +57,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway process on a Redis of its own, for all tests of the session."""
-    settings = {}
+    settings: dict[str, Any] = {}
     if disabled := disabled_by(request.config):
-        assert "`disabled_features`" in SETTINGS_PAGE.read_text(), "the gateway cannot disable features yet"
         settings["disabled_features"] = sorted(disabled)
+        settings |= {} if "endpoints" not in disabled else {"endpoints": {}}
     with (
         running_server() as redis,
         running_gateway(tmp_path_factory.mktemp("gateway"), redis.url, **settings) as gateway,

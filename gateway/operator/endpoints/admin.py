@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, create_model
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.features import unmet
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.bodies import (
     Note,
@@ -210,8 +211,10 @@ class EndpointAdmin:
         others = {one.name: one.settings for one in known.values()}
         others |= self._current.configured_endpoints
         found = unusable_endpoint(latest.name, settings, others, self._current.settings.tiers)
-        if found:
-            raise invalid_fields({field: sentence for sentence, field in found})
+        wrong = {field: sentence for sentence, field in found}
+        wrong |= unmet({"windows": settings.windows}, "endpoints.*", self._current.settings.disabled_features)
+        if wrong:
+            raise invalid_fields(wrong)
 
     async def _done(
         self,

@@ -151,11 +151,12 @@ end)
 hooks.attach('failed', nil, function(task, back)
   if back.unsent and task.report_sent then pacing.forget(task) end
   if not back.hold_ms then return end
+  back.held = true
   task.throttled = (task.throttled or 0) + 1
   if task.throttled > MAX_ALONE then
     local alone = math.min(math.max(back.hold_ms, 1000) * (task.throttled - MAX_ALONE), 300000)
     back.aside_until = NOW + math.max(back.hold_ms, alone)
-  elseif task.requested_model or not task.upstream or not upstreams.hold(task.model, task.upstream, NOW + back.hold_ms, back.by) then
+  elseif task.requested_model or not (upstreams and task.upstream) or not upstreams.hold(task.model, task.upstream, NOW + back.hold_ms, back.by) then
     pacing.cool_down(task, NOW + back.hold_ms, back.by)
   end
 end)

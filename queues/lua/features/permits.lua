@@ -35,7 +35,7 @@ end)
 local function give_back(task, completed)
   if not ending.release(task) then return false end
   local used_at = task.permit.used_at
-  if not used_at and task.report_sent then pacing.forget(task) end
+  if pacing and not used_at and task.report_sent then pacing.forget(task) end
   ending.settle(task, {}, completed, (used_at or NOW) - task.granted_at)
   return true
 end
@@ -93,7 +93,7 @@ script('use_permit', 'allow-oom', function(ask)
   payloads.drop(task)
   ending.keep_slot(task, NOW + permit.used_ms)
   records.save(task)
-  if task.report_sent then -- its window lasts from when its request has arrived at the endpoint
+  if pacing and task.report_sent then -- its window lasts from when its request has arrived at the endpoint
     pacing.note_sent(task, US + TRANSIT)
     waking.wake(task.model, reply.later)
   end

@@ -22,10 +22,11 @@ script('requeue', 'allow-oom', function(ask, args)
     if not entry then return { outcome = 'stale', state = task.state } end
     return { outcome = 'ended', event_id = task.end_id, kind = entry[2][2], data = entry[2][4] }
   end
-  ask.payload, ask.nonce, ask.held = args[2], ask.token, ask.hold_ms ~= nil
+  ask.payload, ask.nonce = args[2], ask.token
   if ask.aside_ms then ask.aside_until = NOW + ask.aside_ms end
   if task.last_lost and not ask.unsent and ask.cause ~= 'lost' then task.last_lost = nil end -- its worker is still there
   hooks.each('failed', task, ask)
+  if ask.hold_ms and not ask.held then ask.cause = 'failed' end -- no feature waits for the provider, so the attempt counts
   hooks.each('attempted', task, ask.cause ~= 'redo' and ask.why or nil)
   local reply = retrying.put_back(task, ask)
   reply.later = waking.wake(task.model, {})

@@ -12,9 +12,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
+import pytest
 from msgspec import msgpack
 from tests.support.direct import Connection, DirectLink, Subscription
 
+from fairlane.gateway.features import lua_modules, unmet
 from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
 from fairlane.queues import chains, idempotency, tasks
 from fairlane.queues.chains import ChainEnd, ChainStart, Part, StageEntry, Step
@@ -36,10 +38,18 @@ from fairlane.queues.windows import read_windows
 
 __all__ = ["ANY_MODEL", "FAILURES", "KEYS", "MAX_TAKEN", "RATES", "read_windows"]
 
+DISABLED: set[str] = set()
+"""The features that the library is loaded without: those of the option `--without`."""
 OPERATOR = Actor("ops", "192.0.2.7")
 TERMINAL = frozenset({"completed", "failed", "cancelled"})
 EVERYTHING = 1 << 30
 Cause = Literal["lost", "failed", "falls", "declined", "redo"]
+
+
+def _need(feature: str) -> None:
+    """Skip a test that calls a disabled feature."""
+    if feature in DISABLED:
+        pytest.skip(f"needs {feature}")
 
 
 # ---- replies ----------
@@ -378,7 +388,8 @@ class World:
         self.prefix = pool_prefix()
         self.keys = Keys(self.prefix)
         self.limits = Limits(**bounds)
-        self.link = DirectLink(self.connection, self.prefix, load_scripts(test_clock=not real_clock))
+        library = load_scripts(test_clock=not real_clock, features=lua_modules(DISABLED))
+        self.link = DirectLink(self.connection, self.prefix, library)
         self.accepted: list[str] = []
         """The tasks that the store accepted through a `Store`, in order."""
         self.stores: list[Store] = []
@@ -527,11 +538,15 @@ class Store:
 
     def set_queue(self, name: str, **values: Value) -> tuple[dict[str, Value], dict[str, Value]] | None:
         """Override settings of a queue. Return their values before and after, or None if the queue is unknown."""
+        _need("overrides")
         change = drive(self.scheduler.override("queue", name, values, OPERATOR))
         return (change.before, change.after) if change else None
 
     def set_model(self, name: str = "m", **values: Value) -> tuple[dict[str, Value], dict[str, Value]]:
         """Override settings of a model. Return their values before and after."""
+        _need("overrides")
+        for name_of_setting in unmet(values, "models.*", DISABLED):
+            pytest.skip(f"needs {name_of_setting}")
         change = drive(self.scheduler.override("model", name, values, OPERATOR))
         return change.before, change.after
 

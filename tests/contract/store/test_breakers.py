@@ -127,6 +127,7 @@ def test_one_upstream_that_fails_does_not_block_others_of_its_model(store: Store
     assert store.upstream("bad") == {}
 
 
+@pytest.mark.feature("pacing")
 def test_a_429_holds_the_upstream_that_answered_it_and_not_its_model(store: Store, through: Through) -> None:
     through.offers("m", upstreams=("one", "two"))
     store.requeue(store.run("t", upstream="one"), "declined", hold_ms=30_000)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from tests.contract.store.store import ANY_MODEL
-from tests.contract.store.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live_counted
+from tests.contract.store.test_scheduler_machine import MODELS, NEEDS, QUEUES, USERS, WHO, Life, live_counted
 from tests.support.audit import PROBES, Snapshot
 from tests.support.servers import Server
 
@@ -123,7 +123,7 @@ class BreakersLife(Life):
         super().leave_nothing()
 
 
-@pytest.mark.feature("breakers", "overrides")
+@NEEDS
 @pytest.mark.timeout(0)
 def test_any_life_of_a_pool_with_failing_upstreams_keeps_the_promises(
     redis_server: Server, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

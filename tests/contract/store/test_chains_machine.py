@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.contract.store.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live_counted
+from tests.contract.store.test_scheduler_machine import MODELS, NEEDS, QUEUES, USERS, WHO, Life, live_counted
 from tests.support.servers import Server
 
 NUMBER = st.integers(0, 9)
@@ -121,7 +121,7 @@ class ChainsLife(Life):
         self.cancel(which=which, tombstone=0)
 
 
-@pytest.mark.feature("chains")
+@NEEDS
 @pytest.mark.timeout(0)
 def test_any_life_of_a_pool_with_chains_keeps_the_promises(
     redis_server: Server, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

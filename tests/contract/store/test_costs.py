@@ -141,7 +141,15 @@ def test_the_wait_is_unknown_before_anything_has_completed(store: Store) -> None
     assert store.load() == ("", None)
 
 
-@pytest.mark.parametrize("stopped", ["paused", "cooldown", "no_worker", "throttled"])
+@pytest.mark.parametrize(
+    "stopped",
+    [
+        "paused",
+        pytest.param("cooldown", marks=pytest.mark.feature("pacing")),
+        "no_worker",
+        pytest.param("throttled", marks=pytest.mark.feature("pacing")),
+    ],
+)
 def test_a_model_that_starts_nothing_has_a_reason(store: Store, stopped: str) -> None:
     store.configure(1)
     grant = store.run("a")

@@ -64,6 +64,7 @@ def test_a_model_without_workers_is_skipped_and_tried_last(store: Store) -> None
     assert store.reject("u", "x", fallbacks=fallbacks("y"), fallback_after_ms=0).reason == "no_worker"
 
 
+@pytest.mark.feature("pacing")
 def test_a_task_leaves_a_model_in_a_long_cooldown_and_waits_for_a_short_one(store: Store) -> None:
     store.offer("a", "b")
     store.requeue(store.run("short", "a", **FALLS), "declined", end=END, hold_ms=900)
@@ -104,7 +105,12 @@ def test_tasks_without_an_open_fallback_do_not_delay_those_behind_them(store: St
 
 
 @pytest.mark.parametrize(
-    "why", ["model_paused", "no_worker", "cooldown", "throttled", pytest.param("lease", id="a lease is over")]
+    "why",
+    [
+        *("model_paused", "no_worker"),
+        *(pytest.param(why, marks=pytest.mark.feature("pacing")) for why in ("cooldown", "throttled")),
+        pytest.param("lease", id="a lease is over"),
+    ],
 )
 def test_a_waiting_task_falls_back_when_its_model_starts_nothing(store: Store, why: str) -> None:
     store.offer("a", "b")

@@ -202,6 +202,7 @@ def test_the_scripts_grant_in_the_order_of_the_model(
         both.finish(0, 100, True)
 
 
+@pytest.mark.feature("limits", "overrides")
 @pytest.mark.timeout(0)
 @ORDER
 @given(

@@ -62,6 +62,7 @@ def test_a_submit_of_unknown_outcome_is_left_to_its_repetition(store: Store) -> 
     assert is_free(store, "second")
 
 
+@pytest.mark.feature("limits")
 def test_a_repetition_takes_nothing_of_limits_and_needs_no_worker(store: Store) -> None:
     limits: dict[str, Any] = {"user": "k/a", "key_limits": {"requests_per_day": 1}, "uses": uses("k/a", 1)}
     submit(store, "first", **limits)

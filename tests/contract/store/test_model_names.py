@@ -97,6 +97,7 @@ def test_tasks_are_found_by_the_name_that_was_asked_for_and_by_the_shared_line(a
     assert any_model.search(model=ANY_MODEL) == ["b", "a"]
 
 
+@pytest.mark.feature("pacing")
 def test_a_cooldown_of_one_name_does_not_hold_others_of_the_shared_line(any_model: Store) -> None:
     any_model.submit("a", "busy", user="mallory")
     (grant,) = any_model.take(ANY_MODEL)

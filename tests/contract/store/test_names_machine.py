@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.contract.store.store import ANY_MODEL, Rejected
-from tests.contract.store.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live_counted
+from tests.contract.store.test_scheduler_machine import MODELS, NEEDS, QUEUES, USERS, WHO, Life, live_counted
 from tests.support.audit import Snapshot
 from tests.support.servers import Server
 
@@ -70,7 +70,7 @@ class NamesLife(Life):
                 assert (grant.asked == grant.model) != (grant.model == ANY_MODEL)
 
 
-@pytest.mark.feature("fallbacks")
+@NEEDS
 @pytest.mark.timeout(0)
 def test_any_life_of_a_pool_with_invented_names_keeps_the_promises(
     redis_server: Server, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

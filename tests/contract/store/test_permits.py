@@ -139,6 +139,7 @@ def test_many_permits_are_issued_some_at_a_time(line: Line) -> None:
     assert line.out(*names) == names
 
 
+@pytest.mark.feature("limits")
 def test_a_user_with_too_many_running_tasks_waits(line: Line) -> None:
     line.set_model(IMAGE, max_running_per_user=1)
     line.ask_for("a", "b", user="u")

@@ -80,6 +80,7 @@ def test_the_archive_gets_the_original_request(store: Store, repaired: bool) -> 
     assert (store.request("a"), store.payload("a")) == (b'{"first":1}', None)
 
 
+@pytest.mark.feature("credits")
 @pytest.mark.parametrize(("runs", "used"), [(False, (10, 5)), (True, (30, 8))])
 def test_usage_of_the_first_answer_is_recorded_whatever_ends_the_task(
     store: Store, runs: bool, used: tuple[int, int]
@@ -111,6 +112,7 @@ def test_both_answers_are_paid_and_the_reservation_covers_them(store: Store) -> 
     assert store.usage()["a"]["cost"] == cost
 
 
+@pytest.mark.feature("credits")
 @pytest.mark.feature("fallbacks")
 @pytest.mark.parametrize(
     ("again_fails", "cost"), [(False, 10 + 2 * 5 + 40 * 10 + 10 + 1), (True, 40 * 10 + 10 + 1)]

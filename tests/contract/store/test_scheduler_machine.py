@@ -1218,6 +1218,13 @@ class Life(RuleBasedStateMachine):
         }
 
 
+NEEDS = pytest.mark.feature(
+    *("archive", "breakers", "chains", "credits", "fallbacks", "idempotency", "limits", "overrides"),
+    *("pacing", "repair", "webhooks"),
+)
+"""The features of which the tasks of a `Life` make use."""
+
+
 def live_counted(
     life: type[Life],
     request: pytest.FixtureRequest,
@@ -1237,9 +1244,7 @@ def life(redis_server: Server) -> type[Life]:
     return type("LifeHere", (Life,), {"server": redis_server})
 
 
-@pytest.mark.feature(
-    "chains", "credits", "fallbacks", "idempotency", "limits", "overrides", "pacing", "repair", "webhooks"
-)
+@NEEDS
 @pytest.mark.timeout(0)
 def test_any_life_of_a_pool_keeps_the_promises(
     life: type[Life], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
-from tests.contract.store.test_scheduler_machine import MODELS, WHO, Life, live_counted
+from tests.contract.store.test_scheduler_machine import MODELS, NEEDS, WHO, Life, live_counted
 from tests.support.servers import Server
 
 WINDOWS = ("1/1s", "2/700ms", "1/300ms, 3/5s", "3/2s, 4/20s")
@@ -41,7 +41,7 @@ def life(redis_server: Server) -> type[WindowsLife]:
     return type("LifeHere", (WindowsLife,), {"server": redis_server})
 
 
-@pytest.mark.feature("pacing", "overrides")
+@NEEDS
 @pytest.mark.timeout(0)
 def test_any_life_of_a_pool_with_windows_keeps_the_promises(
     life: type[WindowsLife], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
