@@ -222,14 +222,14 @@ class Scheduler:
 
     def _ask(self, worker: str, upstream: str, want: int, nonce: str) -> dict[str, Any]:
         """Return what a call needs that takes tasks for a worker."""
-        return {
+        ask = {
             "replica": self.replica,
             "worker": worker,
-            "upstream": upstream,
             "want": want,
             "nonce": nonce,
             "grant_ms": self.limits.grant_ms,
         }
+        return ask | {"upstream": upstream} if upstream else ask
 
     @staticmethod
     def parse_submit(reply: Any) -> Submitted | ExistingTask | Rejection:
@@ -391,14 +391,14 @@ class Scheduler:
             "epoch": grant.epoch,
             "token": grant.token,
             "state": end.state,
-            "code": end.code,
             "seq": seq,
             "kinds": [kind for kind, _ in events],
             "kind": kind,
             "used": used_of(end.used),
-            "keep_ms": end.keep_ms,
             "models": end.models,
         }
+        ask |= {"code": end.code} if end.code else {}
+        ask |= {"keep_ms": end.keep_ms} if end.keep_ms else {}
         return self._run("finish", ask, *(data for _, data in events), data)
 
     def parse_finish(self, reply: Any) -> Finished:

@@ -13,6 +13,7 @@ function ending.close(task)
   task.keep_ms = math.max(task.ended_at + (task.ttl or 0) - NOW, 1000)
   hooks.each('closed', task)
   retention.keep(task, task.keep_ms)
+  task.keep_ms, task.lease, task.deadline, task.attempt_deadline, task.account, task.order = nil, nil, nil, nil, nil, nil
   outbox.record(task)
 end
 

@@ -84,7 +84,8 @@ local function begin(task, turn, tag, in_line, grant)
   local model, user = models.get(name), lanes.user_of(task)
   local cost = first_charge(task, model, user)
   local flow_step = lanes.step(cost, lanes.flow_weight(task))
-  local weight = models.weight(queue)
+  local settings = models.queue(queue)
+  local weight = settings.weight or 1
   model.virtual_time, lane.v = math.max(model.virtual_time, turn.moves_to), math.max(lane.v, tag)
   lane.tag, lane.charged, lane.running = lane.tag + lanes.step(cost, weight), lane.charged + cost, lane.running + 1
   if in_line then lanes.depart(task, tag, flow_step) else user.tag = tag + flow_step end
@@ -93,7 +94,7 @@ local function begin(task, turn, tag, in_line, grant)
   models.save(name)
   lanes.save_user(user)
   task.account = { cost = cost, weight = weight, lane_lifts = lane.lifts, flow_lifts = user.lifts }
-  if models.queue(queue).max_running then
+  if settings.max_running then
     call('SADD', keys.load(queue), task.id)
     task.counted = true
   end
@@ -102,7 +103,7 @@ local function begin(task, turn, tag, in_line, grant)
   if run > 0 then deadline = deadline > 0 and math.min(deadline, NOW + run) or NOW + run end
   task.state, task.attempt, task.epoch = 'executing', (task.attempt or 0) + 1, granting.new_epoch(task)
   task.token, task.owner, task.worker = grant.token, grant.replica, grant.worker
-  task.upstream = grant.upstream ~= '' and grant.upstream or nil
+  task.upstream = grant.upstream
   task.granted_at, task.attempt_deadline, task.lease = NOW, deadline, NOW + grant.ms
   hooks.each('granted', task, model)
   call('ZADD', keys.slots(name), whole(task.lease), task.id)
@@ -189,7 +190,7 @@ end
 
 -- Start the tasks at the head of a model's line that need no worker, up to MAX_TAKEN. Return whether there may be more.
 function granting.start_alone(name)
-  local grant = { upstream = '', looks = MAX_TAKEN }
+  local grant = { looks = MAX_TAKEN }
   grant_next(name, grant)
   return grant.looks == 0
 end

@@ -170,9 +170,13 @@ local function count(task, user, by)
   hooks.each('queued', task, by)
 end
 
+-- Return the head start of a task's priority, us.
+function lanes.head_start(task) return 2000000 * math.max(math.min(task.priority or 0, 5), 0) end
+
 -- Put a task into its flow, and flow and lane into line if they were idle.
 function lanes.enqueue(task)
   local user = lanes.user_of(task)
+  task.order = task.order or 1000 * task.enqueued_at - lanes.head_start(task)
   call('ZADD', keys.flow(task.queue, task.model, task.user), whole(task.order), task.id)
   user.waiting = user.waiting + 1
   if user.waiting == 1 then lanes.join(task.queue, task.model, user, user.tag) end

@@ -130,12 +130,6 @@ function models.queue(name)
   return of.__index
 end
 
--- Return the weight of a queue.
-function models.weight(queue)
-  local weight = models.queue(queue).weight
-  return weight and weight > 0 and weight or 1
-end
-
 -- Store the settings of a model ('m') or a queue ('q').
 function models.write_settings(kind, name, values)
   local key = kind == 'm' and keys.model(name) or keys.queue(name)

@@ -13,10 +13,10 @@ function placing.interval(name, queue, until_now)
   local model = models.get(name)
   local gone, ms = lanes.departures(models.lane(model, queue), until_now)
   if gone >= 20 then return ms / gone, gone end
-  local own = models.weight(queue)
+  local own = (models.queue(queue).weight or 1)
   local total = own
   for other, lane in pairs(models.lanes(model)) do
-    if lane.users > 0 and other ~= queue then total = total + models.weight(other) end
+    if lane.users > 0 and other ~= queue then total = total + (models.queue(other).weight or 1) end
   end
   local mean = (model.mean_ms or 0) > 0 and model.mean_ms or 1000
   return (ms + mean * total / own / math.max(call('ZCARD', keys.slots(name)), 1)) / (gone + 1), gone + 1

@@ -29,7 +29,7 @@ function retention.keep(task, ms)
   end
   ms = math.max(ms, 1000)
   task.expires_at = NOW + ms
-  task.kept_in = math.min(math.ceil(math.log(ms / 1000) / math.log(2)), LINES)
+  task.kept_in = math.min(select(2, math.frexp(ms / 1000)), LINES)
   call('ZADD', keys.expiries(task.kept_in), whole(task.expires_at), entry_of(task))
 end
 

@@ -103,7 +103,7 @@ hooks.attach('admit', 'barred', function(task)
 end, true)
 
 hooks.attach('may_start', 'barred', function(task, grant)
-  local at = state_of(task.model, grant.upstream)
+  local at = state_of(task.model, grant.upstream or '')
   return at > 0 and { at = at, upstream = true } or nil
 end, true)
 

@@ -12,7 +12,7 @@ script('finish', 'allow-oom', function(ask, args)
   if current and task.state == 'executing' then
     if ask.seq > task.top + 1 then return { outcome = 'hole', top = task.top } end
     hooks.each('finishes', task, ask)
-    local stays = ask.keep_ms > 0
+    local stays = ask.keep_ms ~= nil
     if not stays then ending.release(task) end
     local own = ending.log_last(task, ask.seq, ask.kinds, args, ask.replica)
     if not stays then ending.settle(task, ask.used, ask.state == 'completed') end
@@ -37,7 +37,7 @@ script('finish', 'allow-oom', function(ask, args)
   end
 
   local freed
-  if current and ask.keep_ms == 0 and ending.release(task) then
+  if current and not ask.keep_ms and ending.release(task) then
     if ask.used.input or ask.used.output then task.used = ask.used end
     ending.settle(task, ask.used, false)
     ending.close(task)

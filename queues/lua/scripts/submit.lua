@@ -32,7 +32,7 @@ script('submit', nil, function(ask, args)
   local spec, payload = args[2], args[3]
   local known = records.load(ask.id)
   if known and known.state == 'gone' then return { rejected = 'cancelled' } end
-  if known then return accepted(known, {}), unpack(granting.repeat_grants(known.granted, ask.nonce)) end
+  if known then return accepted(known, {}), unpack(granting.repeat_grants(known.granted == true and { ask.id } or known.granted, ask.nonce)) end
 
   local task, want = records.new(ask.id, spec), ask.want
   local function answer(reply)
@@ -44,7 +44,7 @@ script('submit', nil, function(ask, args)
   local asked = task.model
   local comes_back = is_reserved(asked) and not task.waiting -- an endpoint: its worker can connect later, or none is needed
   local name = waking.scheduled_as(asked, comes_back or want > 0 and ask.by_name)
-  task.enqueued_at, task.order = NOW, US - 2000000 * math.max(math.min(task.priority or 0, 5), 0)
+  task.enqueued_at, task.order = NOW, US - lanes.head_start(task)
   if name and name ~= asked then task.model, task.requested_model = name, asked end
   local move = hooks.first('route', task, {})
   if move then
@@ -79,7 +79,7 @@ script('submit', nil, function(ask, args)
   hooks.each('accept', task, ask)
   if turn then -- without entering and leaving the line
     local start = granting.begin_now(task, turn, grant)
-    task.granted = { task.id }
+    task.granted, task.order = true, nil
     if want > 1 then waking.idle({ task.model }, ask.replica) end
     return answer(accepted(task, {})), records.packed(task), spec, start
   end
