@@ -25,9 +25,8 @@ class Key:
 # fmt: off
 KEYS = (
     Key("task", "task:{id}", "hash",
-        "a task's record: `spec` and `run`, packed maps (fields: see SPEC, RECORD)",
+        "a task's record: `spec` and `run`, packed maps (see SPEC, RECORD); `payload` until the first output or the end",
         "sweep, by expiries; PX, if it was never submitted"),
-    Key("payload", "payload:{id}", "string", "the request body", "first output, or the end"),
     Key("chain", "chain:{id}", "hash", "what belongs to a chain as a whole (fields: see CHAIN)", "with the record"),
     Key("log", "log:{id}", "stream", "the events: id epoch-seq, fields type, data", "with the record"),
     Key("model", "model:{model}", "hash",

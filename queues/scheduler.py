@@ -789,7 +789,7 @@ class Scheduler:
 
     async def payload(self, task_id: str) -> bytes | None:
         """The request body of a task; None when it has ended or begun its output."""
-        reply: bytes | None = await self._link.command("GET", self._keys("payload", id=task_id))
+        reply: bytes | None = await self._link.command("HGET", self._keys("task", id=task_id), "payload")
         return reply
 
     async def request(self, task_id: str) -> bytes | None:

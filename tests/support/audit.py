@@ -115,12 +115,12 @@ def audit(
     stored_parts = parts_that_hold(tasks, in_slots)
 
     for task, record in tasks.items():
-        assert set(record) <= set(RECORD) | set(SPEC), set(record) - set(RECORD) - set(SPEC)
+        assert set(record) <= {"payload", *RECORD, *SPEC}, set(record) - set(RECORD) - set(SPEC)
         state, model = record["state"], record["model"]
         place = (record["queue"], model, record["user"])
         log = shot.one("log", task) or []
         check_log(task, record, log)
-        has_payload = (task,) in shot.by_kind["payload"]
+        has_payload = "payload" in record
         assert has_payload == (
             state not in TERMINAL and "first_output_at" not in record and "parts" not in record
         ), (task, record)
@@ -149,7 +149,6 @@ def audit(
         live = live or task in stored_parts
         assert (task in expires) != live, (task, record)
     assert set(in_flow) | set(in_slots) | set(aside) | set(shot.one("due")) <= set(tasks)
-    assert {parts[0] for parts in shot.by_kind["payload"]} <= set(tasks)
 
     pool = shot.one("pool")
     assert int(pool.get("bytes", 0)) == payload_bytes
@@ -354,7 +353,7 @@ def check_room(shot: Snapshot, tasks: dict[str, dict[str, str]], now: int, *, ca
     """What bodies and ended tasks take: each is counted once, as long as it is there."""
     pool, sizes = shot.one("pool"), Counter[str]()
     assert set(pool) <= set(POOL), set(pool) - set(POOL)
-    bodies = [(task, int(tasks[task]["payload_bytes"])) for (task,) in shot.by_kind["payload"]]
+    bodies = [(task, int(record["payload_bytes"])) for task, record in tasks.items() if "payload" in record]
     bodies += [
         (task, int(fields.get("stored_bytes", 0))) for (task,), fields in shot.by_kind["chain"].items()
     ]
@@ -543,7 +542,8 @@ def _record(value: Any) -> dict[str, str]:
     """A task's record: both parts, as texts."""
     parts = dict(zip(value[::2], value[1::2], strict=True))
     spec = decode_map(parts[b"spec"]) if b"spec" in parts else {}
-    return texts(spec | decode_map(parts[b"run"]))
+    held = {"payload": "held"} if b"payload" in parts else {}
+    return texts(spec | decode_map(parts[b"run"])) | held
 
 
 def _model(value: Any) -> dict[str, Any]:

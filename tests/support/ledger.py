@@ -51,7 +51,7 @@ def leftovers(store: Any) -> list[str]:
     """What is still taken or queued: empty when every task has ended and every worker has answered."""
     prefix = pool_prefix()
     found = []
-    for sort in ("slots:", "flow:", "flows:", "payload:"):
+    for sort in ("slots:", "flow:", "flows:"):
         found += [key.decode() for key in store.scan_iter(f"{prefix}{sort}*")]
     for name in ("due", "backlog"):
         if store.exists(KEYS(name)):

@@ -28,26 +28,29 @@ end
 function payloads.change(user, before, after) add(user, large(after) - large(before)) end
 
 function payloads.store(task, payload)
-  call('SET', keys.payload(task.id), payload)
+  records.set_payload(task, payload)
   task.payload_bytes = #payload
 end
 
+-- The payload becomes the task's request, unless there is one.
+local function keep_request(task) call('SETNX', keys.request(task.id), records.payload(task)) end
+
 -- Replace the payload of a task.
 function payloads.replace(task, payload)
-  if task.keep_request then call('RENAMENX', keys.payload(task.id), keys.request(task.id)) end
+  if task.keep_request then keep_request(task) end
   local before = task.payload_bytes
   payloads.change(task.user, before, #payload)
   payloads.store(task, payload)
   task.input_tokens = math.max((task.input_tokens or 0) + math.floor((#payload - before) / 4), 0)
 end
 
--- Drop the payload of a task, because no retry is possible. With `keep_request` it becomes the task's request, unless there is one.
+-- Drop the payload of a task, because no retry is possible. With `keep_request` it is kept as the task's request.
 function payloads.drop(task)
   local bytes = task.payload_bytes
   if not bytes then return end
   task.payload_bytes = nil
-  if task.keep_request then call('RENAMENX', keys.payload(task.id), keys.request(task.id)) end
-  call('DEL', keys.payload(task.id))
+  if task.keep_request then keep_request(task) end
+  records.drop_payload(task)
   add(task.user, 0 - large(bytes))
 end
 

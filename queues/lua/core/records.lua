@@ -1,12 +1,13 @@
 -- Records of tasks. A record has two parts: `spec`, which the gateway wrote when it submitted the task, and `run`, which the scripts
 -- write. `records.load` returns both as one table: a field of `run` hides the field of `spec`, and the value false removes it.
 local records = {}
-local loaded, changed, new = {}, {}, {}
+local loaded, changed, new, payload = {}, {}, {}, {}
 
 function records.begin()
   if next(loaded) then loaded = {} end
   if next(changed) then changed = {} end
   if next(new) then new = {} end
+  if next(payload) then payload = {} end
 end
 
 local function with_spec(run, id, spec)
@@ -48,6 +49,20 @@ function records.create(task)
   changed[task.id], new[task.id] = task, task.spec_text
 end
 
+-- Store the payload of a task with its record.
+function records.set_payload(task, bytes)
+  payload[task.id] = bytes
+  if not changed[task.id] then records.save(task) end
+end
+
+-- Return the payload of a task.
+function records.payload(task) return payload[task.id] or call('HGET', keys.task(task.id), 'payload') end
+
+-- Remove the payload of a task.
+function records.drop_payload(task)
+  if payload[task.id] then payload[task.id] = nil else call('HDEL', keys.task(task.id), 'payload') end
+end
+
 -- Remove all keys of ended tasks.
 function records.remove(...)
   local names = {}
@@ -60,10 +75,15 @@ end
 
 function records.flush()
   for id, task in pairs(changed) do
-    if new[id] then
-      call('HSET', keys.task(id), 'spec', new[id], 'run', type(task) == 'string' and task or cmsgpack.pack(task))
+    local key, run, body = keys.task(id), type(task) == 'string' and task or cmsgpack.pack(task), payload[id]
+    if new[id] and body then
+      call('HSET', key, 'spec', new[id], 'run', run, 'payload', body)
+    elseif new[id] then
+      call('HSET', key, 'spec', new[id], 'run', run)
+    elseif body then
+      call('HSET', key, 'run', run, 'payload', body)
     else
-      call('HSET', keys.task(id), 'run', type(task) == 'string' and task or cmsgpack.pack(task))
+      call('HSET', key, 'run', run)
     end
   end
 end
