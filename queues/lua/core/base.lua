@@ -34,8 +34,23 @@ local function script(name, flag, body)
   })
 end
 
--- Return a number as text, without its fraction. (If Redis has to convert an argument that is a number, that takes twice as long.)
-local function whole(number) return string.format('%d', number) end
+-- Return a number as text, without its fraction. (If Redis has to convert an argument that is a number, that takes twice as long.) Small
+-- numbers are cached.
+local small = {}
+local function whole(number)
+  local text = small[number]
+  if text then return text end
+  text = string.format('%d', number)
+  if number >= 0 and number < 1000 then small[math.floor(number)] = text end
+  return text
+end
+
+-- Return the same, with a cache of the last number, because several commands in a row get the same instant or epoch.
+local last_number, last_text
+local function whole_again(number)
+  if number ~= last_number then last_number, last_text = number, whole(number) end
+  return last_text
+end
 
 -- Return a stored number; 0 if there is none. (An addition converts text in half the time of `tonumber`.)
 local function num(text) return text and text ~= '' and text + 0 or 0 end

@@ -51,14 +51,14 @@ end
 
 -- Return the instant at which the sweep must check a running task whose lease ends at `lease_end`.
 function granting.run_instant(task, lease_end)
-  return whole(earlier(earlier(lease_end, task.attempt_deadline), task.linger_at))
+  return whole_again(earlier(earlier(lease_end, task.attempt_deadline), task.linger_at))
 end
 
 -- Log an event of a task with its next number, and publish it to the replicas with readers, except to `except`. Return its id. For a large
 -- event only the id is published.
 function granting.log(task, epoch, kind, data, except)
   task.top = (task.top or 0) + 1
-  local event_id = whole(epoch) .. '-' .. whole(task.top)
+  local event_id = whole_again(epoch) .. '-' .. whole(task.top)
   call('XADD', keys.log(task.id), event_id, 'type', kind, 'data', data)
   task.log_bytes = (task.log_bytes or 0) + #data + 64
   local readers = task.readers
@@ -106,11 +106,11 @@ local function begin(task, turn, tag, in_line, grant)
   task.upstream = grant.upstream
   task.granted_at, task.attempt_deadline, task.lease = NOW, deadline, NOW + grant.ms
   hooks.each('granted', task, model)
-  call('ZADD', keys.slots(name), whole(task.lease), task.id)
-  call('ZADD', keys.due(), granting.run_instant(task, task.lease), task.id)
   local data = event_data(task.id, '"attempt":' .. whole(task.attempt) .. ',"model":' .. cjson.encode(task.requested_model or name)
     .. ',"queue":"' .. queue .. '"' .. (task.event_fields or ''))
   granting.log(task, task.epoch, 'start', data, task.owner)
+  call('ZADD', keys.slots(name), whole_again(task.lease), task.id)
+  call('ZADD', keys.due(), granting.run_instant(task, task.lease), task.id)
   if grant.begun then grant.begun(task) end
   records.save(task)
   return data

@@ -56,14 +56,14 @@ local function concerns(hook, task)
   if not field then return true end
   if not hook.of_model then return task[field] end
   if not models.get(task.model)[field] then return false end
-  task.extras = true -- the feature may have to undo later what it does now, even if the model changes
+  task.extras, records.extras = true, true -- the feature may have to undo later what it does now, even if the model changes
   return true
 end
 
 -- Call a hook for a task. Return the first answer that is not nil.
 function hooks.first(name, task, ...)
   local list = listed[name]
-  if not (list.for_all or models.extras or task.extras) then return nil end
+  if not (list.for_all or records.extras) then return nil end
   for i = 1, #list do
     local hook = list[i]
     if concerns(hook, task) then
@@ -76,7 +76,7 @@ end
 -- Call a hook of every feature that a task uses.
 function hooks.each(name, task, ...)
   local list = listed[name]
-  if not (list.for_all or models.extras or task.extras) then return end
+  if not (list.for_all or records.extras) then return end
   for i = 1, #list do
     local hook = list[i]
     if concerns(hook, task) then hook.run(task, ...) end

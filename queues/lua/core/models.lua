@@ -10,7 +10,6 @@ local settings, read_at, cached = {}, {}, 0
 function models.begin()
   if next(loaded) then loaded = {} end
   if next(changed) then changed = {} end
-  models.extras = false -- whether a model that this script has read uses a feature
 end
 
 -- The stored form of a lane: seven numbers; its departures (their number, the ms that they took, the time of the last); 1 if it was passed over.
@@ -79,12 +78,12 @@ function models.get(name)
   model = setmetatable(state and cmsgpack.unpack(state) or { lanes = {}, virtual_time = 0, users = 0, seen_at = 0, used_at = 0 }, of)
   model.open = {}
   loaded[name] = model
-  if model.extras then models.extras = true end
+  if model.extras then records.extras = true end
   return model
 end
 
 -- Mark a model that uses a feature for a reason other than its settings.
-function models.use_extras(model) model.extras, models.extras = true, true end
+function models.use_extras(model) model.extras, records.extras = true, true end
 
 -- Write a model when the script ends.
 function models.save(name) changed[name] = loaded[name] end

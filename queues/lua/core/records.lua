@@ -4,6 +4,7 @@ local records = {}
 local loaded, changed, new, payload = {}, {}, {}, {}
 
 function records.begin()
+  records.extras = false -- whether a task or a model that this script has read uses a feature
   if next(loaded) then loaded = {} end
   if next(changed) then changed = {} end
   if next(new) then new = {} end
@@ -13,6 +14,7 @@ end
 local function with_spec(run, id, spec)
   local fixed = spec and cmsgpack.unpack(spec) or {}
   fixed.id, fixed.spec_text = id, spec
+  if fixed.extras or run.extras then records.extras = true end
   return setmetatable(run, { __index = fixed })
 end
 
