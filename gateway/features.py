@@ -73,7 +73,7 @@ FEATURES = (
         lua=["fallback"],
         settings=["models.*.fallbacks", *(f"{rule}fallbacks" for rule in _RULES)],
     ),
-    Feature("adaptive", lua=["adaptive"]),
+    Feature("adaptive", lua=["adaptive"], settings=["models.*.concurrency.auto"]),
     Feature("archive", lua=["archive"], settings=["archive"], components=["Archive"]),
     Feature("chains", lua=["chains"], settings=["chains"], requires=["limits", "credits"]),
     Feature(
@@ -155,7 +155,7 @@ def needed_by_settings(settings: Any, disabled: Sequence[str]) -> Iterator[tuple
 def places_set(part: Any, pattern: Sequence[str]) -> Iterator[Place]:
     """Yield the places of settings that fit a pattern and differ from their defaults."""
     name, *rest = pattern
-    if part is None:
+    if part is None or isinstance(part, int):  # a number instead of a group
         return
     if name == "*":
         for key, value in part.items() if isinstance(part, dict) else enumerate(part):

@@ -134,7 +134,10 @@ STORE_GAUGES: tuple[StoreGauge[Any], ...] = (
     StoreGauge("fairlane_queue_weight", QUEUE, "Weight of the queue", lambda it: float(it.settings.values.get("weight") or 1)),
     StoreGauge("fairlane_queue_paused", QUEUE, "1 while an operator has paused the queue", lambda it: it.paused),
     StoreGauge("fairlane_model_slots_used", MODEL, "Slots taken, also by tasks that are being stopped", lambda it: it.running),
-    StoreGauge("fairlane_model_slots_limit", MODEL, "Concurrency limit, where one is set", lambda it: it.limit),
+    StoreGauge("fairlane_model_slots_limit", MODEL, "Concurrency limit, where one is set or adapted", lambda it: it.limit),
+    StoreGauge(
+        "fairlane_model_limit_decreases", MODEL, "Decreases of the adapted concurrency limit since it is adapted: use delta()",
+        lambda it: it.adaptive and it.adaptive.decreases),
     StoreGauge("fairlane_model_worker_slots", MODEL, "Slots of the connected workers that serve the model", lambda it: it.slots),
     StoreGauge("fairlane_model_workers", MODEL, "Connected workers that serve the model", lambda it: it.workers),
     StoreGauge(

@@ -107,8 +107,9 @@ def model_row(
 ) -> dict[str, Any]:
     """Return a model as operators see it. `limits`: of its silence, if it has any; `endpoint`: whose model it is, if one's."""
     row = _row("model", model)
+    del row["concurrency"]
     return row | {
-        "limit": row.pop("concurrency"),
+        "limit": model.limit,
         "unserved": model.unserved,
         "outputLimits": limits and limits_row(limits),
         "endpoint": endpoint and endpoint_row(endpoint, model),

@@ -17,7 +17,14 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.features import unmet
 from fairlane.gateway.operator.bodies import invalid_fields, problems_in
 from fairlane.gateway.routing.overrides import MODEL_SETTINGS
-from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, external_name, suggestion
+from fairlane.gateway.settings import (
+    AutoConcurrency,
+    ModelSettings,
+    QueueSettings,
+    Settings,
+    external_name,
+    suggestion,
+)
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.rules import Kind, Value, settings_of
 
@@ -75,7 +82,11 @@ def described(kind: Kind) -> dict[str, dict[str, Any]]:
 
 
 def _of(entry: BaseModel, names: Iterable[str]) -> Values:
-    return {name: getattr(entry, name) for name in names}
+    values: Values = {}
+    for name in names:
+        value = getattr(entry, name)
+        values |= value.scheduled if isinstance(value, AutoConcurrency) else {name: value}
+    return values
 
 
 def check_name(settings: Settings, kind: Kind, name: str) -> None:
@@ -102,6 +113,9 @@ def read_change(settings: Settings, kind: Kind, name: str, fields: Mapping[str, 
         problems[PAUSED] = f"paused should be true or false; got {paused!r:.80}"
     given_fields = {known[field]: value for field, value in values.items() if field in known}
     problems |= unmet(given_fields, f"{kind}s.*", settings.disabled_features)
+    for field, value in values.items():
+        if isinstance(value, dict) and field in known:
+            problems[field] = f"{field} can be a mapping in the configuration only; here it is a number"
     entry = settings.queues[name] if kind == "queue" else settings.model(name)
     given = {field: value for field, value in values.items() if value is not None and field in known}
     valid: BaseModel = entry

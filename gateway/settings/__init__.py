@@ -1,5 +1,6 @@
 """The gateway's settings: one frozen model, loaded once at start and again on SIGHUP."""
 
+from fairlane.gateway.settings.adaptive import AutoConcurrency as AutoConcurrency
 from fairlane.gateway.settings.chains import ChainSettings as ChainSettings
 from fairlane.gateway.settings.docs import settings_table as settings_table
 from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS as MAX_ENDPOINTS

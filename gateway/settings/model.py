@@ -19,12 +19,12 @@ from fairlane.gateway.credits.prices import ANY_MODEL
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.features import known_feature, needed_by_settings
 from fairlane.gateway.prompts.errors import TemplateError
+from fairlane.gateway.settings.adaptive import largest
 from fairlane.gateway.settings.chains import ChainSettings, stage_errors
 from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS, EndpointSettings
 from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.parts import (
     MAX_SLOTS_OF_A_WORKER,
-    MODEL_CONFIG,
     MODES,
     BatchSettings,
     Bytes,
@@ -56,7 +56,16 @@ from fairlane.gateway.settings.parts import (
 )
 from fairlane.gateway.settings.provenance import Loc, Origins
 from fairlane.gateway.settings.routing import RouteSettings, TemplateSettings
-from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, SECOND_MS, Amount, text_of
+from fairlane.gateway.settings.units import (
+    DAY_MS,
+    HOUR_MS,
+    MIB,
+    MINUTE_MS,
+    MODEL_CONFIG,
+    SECOND_MS,
+    Amount,
+    text_of,
+)
 from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.workers.hosts import is_loopback
 
@@ -611,7 +620,7 @@ def unusable_routes(settings: Settings) -> list[str]:
 def notes(settings: Settings) -> list[str]:
     """Return warnings about settings that are valid but may not work as intended."""
     found = []
-    limited = {name: model.concurrency for name, model in settings.models.items() if model.concurrency}
+    limited = {name: most for name, model in settings.models.items() if (most := largest(model.concurrency))}
     for name, queue in settings.queues.items():
         if queue.reserved and not limited:
             found.append(

@@ -12,7 +12,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     StringConstraints,
@@ -24,7 +23,8 @@ from pydantic.fields import FieldInfo
 from fairlane.gateway.credits.amounts import plain_credits, read_credits
 from fairlane.gateway.credits.prices import Period, Price, price
 from fairlane.gateway.credits.quota import Per
-from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, SECOND_MS, Amount, external_name
+from fairlane.gateway.settings.adaptive import Concurrency
+from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, MODEL_CONFIG, SECOND_MS, Amount
 from fairlane.queues.windows import read_windows
 from fairlane.workers.adapters.endpoints.addresses import read_networks
 from fairlane.workers.adapters.providers import PROVIDERS
@@ -135,18 +135,6 @@ Instant = Annotated[int, BeforeValidator(_instant), PlainSerializer(_instant_tex
 """Given as ISO 8601, held in ms since 1970."""
 
 
-MODEL_CONFIG = ConfigDict(
-    frozen=True,
-    extra="forbid",
-    use_attribute_docstrings=True,
-    alias_generator=external_name,
-    validate_by_name=True,
-    validate_by_alias=True,
-    serialize_by_alias=True,
-)
-"""Code names a setting with its unit, as in `Settings(task_timeout=90s)`; files, JSON and errors use `external_name`."""
-
-
 class SettingsPart(BaseModel):
     """A group of settings."""
 
@@ -184,9 +172,10 @@ def part_of(field: FieldInfo) -> type[BaseModel] | None:
 class ModelSettings(SettingsPart):
     """One model. A model that is not listed works with these defaults as soon as a worker offers it."""
 
-    concurrency: Count | None = None
-    """Tasks of this model that can run at the same time, over all replicas. Not set: only the slots of connected workers limit
-    it, because they usually are the capacity.
+    concurrency: Concurrency | None = None
+    """Tasks of this model that can run at the same time, over all replicas. Or `{auto: true, target_first_token: 2s, max: 64,
+    min: 1}`: the limit then follows the time to the first output, within these bounds. Not set: only the slots of connected
+    workers limit it, because they usually are the capacity.
     """
 
     cost: Literal["tokens", "requests", "slot_seconds"] = "tokens"

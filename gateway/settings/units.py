@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -53,6 +53,18 @@ def text_of(unit: Unit, value: int) -> str:
     names = UNITS[unit]
     name = max((name for name in names if value % names[name] == 0), key=names.__getitem__) if value else ""
     return f"{value // names[name]}{name}" if name else "0"
+
+
+MODEL_CONFIG = ConfigDict(
+    frozen=True,
+    extra="forbid",
+    use_attribute_docstrings=True,
+    alias_generator=external_name,
+    validate_by_name=True,
+    validate_by_alias=True,
+    serialize_by_alias=True,
+)
+"""Code names a setting with its unit, as in `Settings(task_timeout=90s)`; files, JSON and errors use `external_name`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import msgspec
 from redis.exceptions import ResponseError
 
 from fairlane.queues.errors import StoreError
+from fairlane.queues.inspect.adaptive import AdaptedLimit
 from fairlane.queues.inspect.presence import read_presence
 from fairlane.queues.inspect.upstreams import Upstream, cooldown_of, upstream_of, upstreams_of
 from fairlane.queues.keys import ANY_MODEL, Keys, is_reserved
@@ -95,6 +96,8 @@ class Model(msgspec.Struct, rename="camel"):
     configured: bool = False
     upstreams: list[Upstream] = msgspec.field(default_factory=list)
     """The servers behind its workers, where one has a name, or something is known of it."""
+    adaptive: AdaptedLimit | None = None
+    """Its concurrency limit, unless that is a number or there is none."""
 
     @property
     def gone(self) -> bool:
@@ -112,8 +115,11 @@ class Model(msgspec.Struct, rename="camel"):
 
     @property
     def limit(self) -> int | None:
+        """Return its concurrency limit now; None: it has none."""
         limit = self.settings.values.get("concurrency")
-        return int(limit) if limit else None
+        if limit:
+            return int(limit)
+        return self.adaptive.limit if self.adaptive else None
 
     @property
     def paused(self) -> bool:
@@ -535,6 +541,7 @@ def model_of(
         mean_run_ms=int(seen.get("mean_ms", 0)) or None,
         next_start_at=seen.get("next_start"),
         blocked={lane.queue: lane.blocked for lane in lanes if lane.blocked},
+        adaptive=AdaptedLimit(**seen["adaptive"]) if "adaptive" in seen else None,
         **cooldown_of(seen, now_ms),
     )
     return model, lanes

@@ -29,7 +29,7 @@ local function observe(task, model, took)
   local late = took > model.auto_target_ms
   model.auto = state
   models.save(task.model)
-  if task.granted_at <= state.reduced_at then return false end
+  if task.granted_at < state.reduced_at then return false end
   state.late = state.late + ((late and 1 or 0) - state.late) * WEIGHT
   if state.late > LATE_SHARE then
     state.limit = math.max(math.floor(limit * KEPT), model.auto_min)
@@ -37,7 +37,7 @@ local function observe(task, model, took)
     state.late, state.reduced_at, state.raised_at = 0, NOW, NOW
     return false
   end
-  if late or not at_limit or limit >= model.auto_max or task.granted_at <= state.raised_at then return false end
+  if late or not at_limit or limit >= model.auto_max or task.granted_at < state.raised_at then return false end
   if state.decreases > 0 and NOW < state.raised_at + model.auto_target_ms then return false end
   state.limit, state.raised_at = math.min(state.decreases > 0 and limit + 1 or limit * 2, model.auto_max), NOW
   return true

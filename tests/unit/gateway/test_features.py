@@ -14,6 +14,7 @@ KEY = {"id": "k", "sha256": "0" * 64}
 USES: dict[str, dict[str, Any]] = {
     "idempotency": {"routes": {"r": {"model": "m", "same_task": "1m"}}},
     "breakers": {"models": {"m": {"breaker_failures": 3}}},
+    "adaptive": {"models": {"m": {"concurrency": {"auto": True, "target_first_token": "2s", "max": 8}}}},
     "pacing": {"models": {"m": {"windows": "5/1s"}}},
     "limits": {"keys": [KEY | {"limits": {"max_running": 1}}]},
     "credits": {"prices": [{"model": "m", "input": 1, "output": 1}]},

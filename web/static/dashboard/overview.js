@@ -201,6 +201,10 @@ function ofLimit(n, limit, tones = false) {
   return gauge(t("of", { n: number(n), limit: number(limit) }), share, { tone: !tones || share < 0.6 ? null : share < 0.9 ? "var(--warn)" : "var(--bad)" });
 }
 
+/** The limit of a model that follows the time to the first output, as it is now, and the largest one. */
+const adaptedLimit = found =>
+  found && sub(t("model.auto", { n: number(found.limit), max: number(found.max) }), "", t("model.auto.long", { target: duration(found.targetMs), min: number(found.min), n: found.decreases }));
+
 const shareColumn = name => ({ name, num: true, value: row => (row.share === null ? "–" : h("span", { title: t(`${name}.long`) }, gauge(percent(row.share, 1), row.share))) });
 
 /** How long a model may be silent, as it holds now, and why. */
@@ -331,7 +335,7 @@ const SECTIONS = [
     actions: limitActions("model"),
     columns: [
       { name: "col.model", value: modelName },
-      { name: "col.slots", num: true, value: row => ofLimit(row.running, row.limit ?? row.slots) },
+      { name: "col.slots", num: true, value: row => [ofLimit(row.running, row.limit ?? row.slots), adaptedLimit(row.adaptive)] },
       count("col.waiting", row => row.waiting),
       { name: "figure.drain", num: true, value: drainCell },
       { name: "model.rate", num: true, value: rateCell },

@@ -121,6 +121,8 @@ export default {
   "model.pace.rpm": ["{n} requests/min", "{n} 请求/分"],
   "model.pace.tpm": ["{n} tokens/min", "{n} 词元/分"],
   "model.pace.windows": ["max. {windows}", "最多 {windows}"],
+  "model.auto": ["auto {n}/{max}", "自动 {n}/{max}"],
+  "model.auto.long": [{ one: "The limit follows the time to the first output (target {target}, at least {min} slots): {n} decrease.", other: "The limit follows the time to the first output (target {target}, at least {min} slots): {n} decreases." }, "并发上限随首次输出时间调整（目标 {target}，至少 {min} 个槽位）：已下调 {n} 次。"],
   "limit.firstOutput": ["first output: max. {time}", "首次输出限 {time}"],
   "limit.firstOutput.long": ["Time limit for the first output of tasks that start now.", "此模型现在开始的任务，首次输出最多可用的时间。"],
   "limit.silence": ["silence: max. {time}", "静默限 {time}"],
