@@ -237,6 +237,7 @@ RUNNERS = {
     "toml": read_toml,
     "js": read_js,
     "nginx": read_nginx,
+    "lua": look,
     "text": look,
     "html": look,
     "caddyfile": look,
