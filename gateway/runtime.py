@@ -343,7 +343,7 @@ class Gateway:
                 self._of_itself,
                 [
                     *([overrides_now(self.overrides, current)] if settings.has("overrides") else []),
-                    endpoints.layer,
+                    *([endpoints.layer] if settings.has("endpoints") else []),
                 ],
             ),
             webhooks=WebhookAdmin(self.database, records.slots, audit, now_ms),

@@ -17,7 +17,8 @@ from fairlane.gateway.accounts.callers import (
     caller_of,
     worker_of,
 )
-from fairlane.gateway.settings import CallerKey, WorkerKey, unusable_key
+from fairlane.gateway.features import unmet
+from fairlane.gateway.settings import CallerKey, Settings, WorkerKey, unusable_key
 
 State = Literal["valid", "expired", "revoked", "unusable"]
 
@@ -63,13 +64,15 @@ class StoredKey:
         """Whether it is an admin's."""
         return isinstance(self.entry, CallerKey) and self.entry.admin
 
-    def state(self, now_ms: float, tiers: Collection[str]) -> State:
+    def state(self, now_ms: float, with_settings: Settings) -> State:
         """What it is good for now."""
         if self.revoked_ms is not None:
             return "revoked"
         if self.expires_ms is not None and now_ms >= self.expires_ms:
             return "expired"
-        return "unusable" if self.entry is None or unusable_key(self.entry, tiers) else "valid"
+        if self.entry is None or unusable_key(self.entry, with_settings.tiers):
+            return "unusable"
+        return "unusable" if unmet(self.settings, "keys.*", with_settings.disabled_features) else "valid"
 
 
 def read_key(row: Mapping[str, Any], secrets: Iterable[StoredSecret]) -> StoredKey:

@@ -14,6 +14,7 @@ from fairlane.gateway.batches.store import BatchStore, TooMany
 from fairlane.gateway.calls.openai import CHAT, MAX_EXPIRY_S, MAX_KEY, MAX_PAIRS, MAX_VALUE, MIN_EXPIRY_S
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.features import feature_of_path
 from fairlane.gateway.files.files import Files
 from fairlane.queues.clock import now_ms
 
@@ -70,6 +71,8 @@ class Batches:
             )
         if new.endpoint not in READERS:
             raise bad_request(f"endpoint must be one of {', '.join(READERS)}", "endpoint")
+        if feature := feature_of_path(new.endpoint, self._current.settings.disabled_features):
+            raise bad_request(f"endpoint: this gateway has {feature} disabled", "endpoint")
         window_ms = read_window(new.completion_window)
         if window_ms is None or window_ms > MAX_WINDOW_MS:
             sentence = (

@@ -159,8 +159,9 @@ class KeyAdmin:
         settings = row["settings"]
         if user and not settings.get("delegating"):
             raise bad_request(f"{key_id} is no delegating key, so it has no users", "user")
-        of_key = pack(settings.get("limits") or {})
-        of_user = pack(settings.get("user_limits") or {}) if user else ""
+        limited = self._current.settings.has("limits")
+        of_key = pack((limited and settings.get("limits")) or {})
+        of_user = pack((limited and user and settings.get("user_limits")) or {})
         try:
             subject = f"{key_id}/{user}" if user else key_id
             left = await limit_fields(self._scheduler, subject, of_key, of_user)
@@ -190,8 +191,7 @@ class KeyAdmin:
         return [*(("caller", key) for key in settings.keys), *(("worker", key) for key in settings.workers)]
 
     def _shown(self, key: StoredKey, now: int) -> dict[str, Any]:
-        tiers = self._current.settings.tiers
-        state: str = key.state(now, tiers)
+        state: str = key.state(now, self._current.settings)
         if state == "valid" and any((of, entry.id) == (key.kind, key.id) for of, entry in self._entries()):
             state = "replaced"
         return {
@@ -411,9 +411,9 @@ class KeyAdmin:
         """Raise ApiError(409) unless another admin key is valid, for longer than until `until_ms`."""
         if any(entry.admin for entry in self._current.settings.keys):
             return
-        now, tiers = now_ms(), self._current.settings.tiers
+        now, settings = now_ms(), self._current.settings
         others = [
-            key for key in await change.admins() if key.id != but.id and key.state(now, tiers) == "valid"
+            key for key in await change.admins() if key.id != but.id and key.state(now, settings) == "valid"
         ]
         if not any(key.expires_ms is None or key.expires_ms > until_ms for key in others):
             raise _conflict(

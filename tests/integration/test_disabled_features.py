@@ -143,5 +143,7 @@ async def test_a_key_of_the_database_that_needs_a_disabled_feature_is_not_valid(
         plain = await client.get("/api/me", headers={"Authorization": f"Bearer {secret}"})
         assert plain.status_code == 401
         assert (await client.get("/api/me", headers=headers)).status_code == 200
+        shown = await client.get("/api/admin/keys/l", headers=headers)
+        assert shown.json()["status"] == "unusable"
         again = await client.post("/api/admin/keys", json={**limited, "id": "m"}, headers=headers)
         assert (again.status_code, "limits" in again.text) == (400, True)

@@ -7,7 +7,7 @@ adapt it here. tests/support/audit.py is its counterpart for the layout of keys:
 import dataclasses
 import json
 import os
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
@@ -381,14 +381,20 @@ class World:
     """A pool on one database with a clock moved by hand, and any number of replicas in it."""
 
     def __init__(
-        self, socket_path: str, database: int = 0, *, real_clock: bool = False, **bounds: int
+        self,
+        socket_path: str,
+        database: int = 0,
+        *,
+        real_clock: bool = False,
+        disabled: Collection[str] = DISABLED,
+        **bounds: int,
     ) -> None:
         self.socket_path = socket_path
         self.connection = Connection(socket_path, database)
         self.prefix = pool_prefix()
         self.keys = Keys(self.prefix)
         self.limits = Limits(**bounds)
-        library = load_scripts(test_clock=not real_clock, features=lua_modules(DISABLED))
+        library = load_scripts(test_clock=not real_clock, features=lua_modules(disabled))
         self.link = DirectLink(self.connection, self.prefix, library)
         self.accepted: list[str] = []
         """The tasks that the store accepted through a `Store`, in order."""

@@ -98,6 +98,7 @@ def test_failures_count_by_code(through: Through, code: str, more: dict[str, str
     assert through.is_open == opens
 
 
+@pytest.mark.feature("fallbacks")
 def test_tasks_fall_back_while_all_breakers_of_their_model_are_open(store: Store, through: Through) -> None:
     through.offers("b")
     running = [store.run(f"runs{n}", user=f"u{n}") for n in range(FAILURES)]

@@ -177,6 +177,7 @@ def test_a_stage_that_cannot_begin_ends_the_chain_and_is_recorded(store: Store) 
     }
 
 
+@pytest.mark.feature("fallbacks")
 def test_a_stage_without_workers_waits_in_an_async_chain_and_ends_a_sync_one(store: Store) -> None:
     store.start("c")
     store.start("d", waiting=True)
@@ -191,6 +192,7 @@ def test_a_stage_without_workers_waits_in_an_async_chain_and_ends_a_sync_one(sto
     assert store.taken("nobody's") == ["c"]
 
 
+@pytest.mark.feature("fallbacks")
 def test_a_stage_may_fall_back_to_another_model_by_its_own_route(store: Store) -> None:
     store.start("c", fallbacks=fallbacks("m2"), asked="a")
     store.advance(store.take()[0], next_stage(1, "m", fallbacks=fallbacks("n"), asked="b"))

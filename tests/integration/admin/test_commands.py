@@ -73,7 +73,10 @@ async def test_queues_and_models_are_listed_and_updated(talk: Talk) -> None:
     assert has_row(await run(talk, "status"), "free_batch", "0.5*")
     back = json.loads(await run(talk, "model", "update", "m", "concurrency=null", "--json"))
     assert back["values"]["concurrency"] == 4
-    assert has_row(await run(talk, "config", "show", "models.m"), "models.m.requests_per_minute", "60")
+    shown = await run(talk, "config", "show", "models.m")
+    assert has_row(shown, "models.m.requests_per_minute", "60")
+    assert "features on: idempotency, overrides" in shown
+    assert "features off: none" in shown
     assert "requests_per_minute=60" in await run(talk, "audit", "list", "--target", "model m")
 
 

@@ -105,7 +105,7 @@ def test_where_both_have_an_id_the_configurations_holds_alone() -> None:
 )
 def test_what_this_release_cannot_decide_lets_nobody_in(settings: str, state: str) -> None:
     key = stored("app", "s", settings=settings)
-    assert key.state(0, Settings().tiers) == state
+    assert key.state(0, Settings()) == state
     assert (let_in(callers(key), "s") is not None) is (state == "valid")
 
 
