@@ -44,6 +44,18 @@ async def test_a_limit_is_changed_and_obeyed(talk: Talk, open_browser: OpenBrows
         await accessible(page)
 
 
+async def test_an_adapted_limit_is_shown_with_its_bounds(
+    redis_url: str, tmp_path: Path, open_browser: OpenBrowser
+) -> None:
+    auto = {"auto": True, "target_first_token": "10m", "max": 64}
+    models = {"m": {"concurrency": auto}}
+    async with talking(redis_url, tmp_path, models=models) as talk, talk.worker2(["m"], slots=9) as worker:
+        await talk.http.post("/api/openai", json={"model": "m", "async": True, "messages": []})
+        await worker.chunk(await worker.take(), "Hello")
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        await expect(cell(page, "models", "m", "Slots in use")).to_have_text("1 of 2auto 2/64")
+
+
 async def test_who_caused_a_backlog_is_shown_throttled_and_cancelled(
     talk: Talk, open_browser: OpenBrowser
 ) -> None:
