@@ -196,10 +196,9 @@ class FairModel:
                 self.comes(lane, flow)
 
     def rules_changed(self) -> None:
-        for lane in self.lanes.values():
-            parked = sorted((flow.tag, user.encode()) for user, flow in lane.flows.items() if flow.parked)
-            for _, user in parked:
-                self.unpark(user.decode())
+        users = {user for lane in self.lanes.values() for user, flow in lane.flows.items() if flow.parked}
+        for user in sorted(users, key=str.encode):
+            self.unpark(user)
 
     def set_unit(self, unit: str) -> None:
         """Another unit of cost: virtual time begins anew, and what runs pays in the new unit when it ends."""
