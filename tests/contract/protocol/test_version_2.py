@@ -167,6 +167,7 @@ async def test_a_retryable_error_is_tried_three_times_before_the_first_output(ga
         assert attempts == sorted(set(attempts))
 
 
+@pytest.mark.feature("pacing")
 async def test_a_provider_that_is_too_busy_costs_no_try_and_holds_its_model(gateway: Gateway) -> None:
     async with gateway.client() as client, gateway.worker_v2("busy", "free", slots=2) as worker:
         call = asyncio.create_task(post(client, "busy"))
