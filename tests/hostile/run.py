@@ -24,7 +24,7 @@ FULL_RUN = 100_000
 QUIET_S = 60.0
 """Tasks, results and sockets are gone so long after the last attacker."""
 MEMORY_S, MEMORY_RATIO = 30.0, 1.3
-OF_A_TASK = frozenset(["task", "payload", "log", "flow", "busy", "slots", "flows", "due", "taken"])
+OF_A_TASK = frozenset(["task", "log", "flow", "busy", "slots", "flows", "due", "taken"])
 """Kinds of keys that a task leaves when it is over for longer than its result is kept: none."""
 MAX_GROWTH = 4 << 20
 """Of the memory in the last half of a long run: what is loaded or cached once is there before."""

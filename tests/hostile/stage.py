@@ -5,9 +5,11 @@ import contextlib
 import json
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -21,6 +23,7 @@ from tests.support.processes import GatewayProcess
 from tests.support.servers import running_server
 from tests.support.serving import http_client, until
 
+from fairlane.queues.replies import decode_map
 from fairlane.workers.server.cancel import TOMBSTONE_MS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,13 +39,13 @@ HOUR_MS = 3_600_000
 """At most, by the settings of a run."""
 
 
-def _longest_kept(state: bytes | None, by_key: bytes | None, of: bytes | None) -> int:
+def _longest_kept(record: dict[str, Any]) -> int:
     """For how long, in ms, a record of these fields may stay when its task is over."""
-    if state == b"gone":
+    if record["state"] == "gone":
         return TOMBSTONE_MS
-    if of in (b"http", b"permit"):
+    if record["type"] in ("http", "permit"):
         return HOUR_MS
-    return KEPT_MS if by_key else 0
+    return KEPT_MS if "idempotency" in record else 0
 
 
 class Stage:
@@ -82,14 +85,18 @@ class Stage:
             prefix, _, rest = name.partition(b"}:")
             kind, _, task = rest.partition(b":")
             if kind in (b"task", b"log"):
-                state, ended, by_key, of = self._store.hmget(
-                    prefix + b"}:task:" + task, "state", "ended_at", "idempotency", "type"
-                )
-                over = ended or state == b"gone"
-                if over and 0 < self._store.pttl(name) <= _longest_kept(state, by_key, of):
+                parts = self._store.hmget(prefix + b"}:task:" + task, "spec", "run")
+                record = {name: value for part in parts if part for name, value in decode_map(part).items()}
+                if record and 0 < self._left_ms(name, record) <= _longest_kept(record):
                     kind = b"kept"
             kinds[kind.decode("utf-8", "replace")] += 1
         return kinds
+
+    def _left_ms(self, name: bytes, record: dict[str, Any]) -> float:
+        """For how long a record or a log is kept yet; 0: the task has not ended."""
+        if record.get("state") == "gone":
+            return float(self._store.pttl(name))
+        return record["expires_at"] - time.time() * 1000 if "expires_at" in record else 0
 
     async def scrape(self) -> Scrape:
         """Its metrics."""
