@@ -140,6 +140,12 @@ def test_a_task_is_tried_three_times(store: Store, renewed: bool) -> None:
     assert store.end("a") == ("failed", "UPSTREAM_ERROR")
 
 
+def test_the_end_of_a_task_that_began_with_its_submit_can_be_repeated(store: Store) -> None:
+    (grant,) = store.accept("a", want=1).grants
+    answer = store.finish(grant, nonce="n")
+    assert store.finish(grant, nonce="n") == answer
+
+
 @pytest.mark.parametrize(
     ("tries", "cause", "begun", "state"),
     [
