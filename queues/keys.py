@@ -215,7 +215,7 @@ RECORD = {
     "end_id": "id of the terminal event",
     "code": "failure code",
     "end_nonce": "nonce of the call that ended it",
-    "granted": "tasks granted by the call named in end_nonce or by its submit",
+    "granted": "tasks granted by the call named in end_nonce, or by its submit if that granted others",
     "kept_bytes": "bytes that are kept of it, of an ended task",
     "kept_in": "line of ended tasks that it stands in (retention.lua)",
     "expires_at": "when what is kept of it goes, ms",

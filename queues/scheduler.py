@@ -101,7 +101,7 @@ MAX_RENEWED = 500
 """Tasks that one call of `renew` looks at, so that others are served between."""
 
 NEVER_READ = Version()
-_ENCODER = msgspec.msgpack.Encoder()
+_pack = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -1017,10 +1017,6 @@ EXTRAS = frozenset(
     )
 )
 """What says that a task uses a feature: the scripts call features only for such tasks."""
-
-
-def _pack(said: Mapping[str, Any]) -> bytes:
-    return _ENCODER.encode(said)
 
 
 def _as_json(values: Mapping[str, Any]) -> str:

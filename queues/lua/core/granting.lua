@@ -291,7 +291,7 @@ end
 -- Return the grants of `ids` that a call with this nonce made and that are still valid, because the reply of that call was lost.
 function granting.repeat_grants(ids, nonce)
   local grants = {}
-  for _, id in ipairs(type(ids) == 'table' and ids or {}) do -- (true: the task itself, by its submit alone)
+  for _, id in ipairs(ids or {}) do
     local task = records.load(id)
     if task and task.state == 'executing' and string.find(task.token, nonce .. ':', 1, true) == 1 then
       local entry = call('XRANGE', keys.log(id), whole(task.epoch), '+', 'COUNT', 1)[1]

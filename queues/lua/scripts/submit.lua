@@ -32,7 +32,7 @@ script('submit', nil, function(ask, args)
   local spec, payload = args[2], args[3]
   local known = records.load(ask.id)
   if known and known.state == 'gone' then return { rejected = 'cancelled' } end
-  if known then return accepted(known, {}), unpack(granting.repeat_grants(known.granted == true and { ask.id } or known.granted, ask.nonce)) end
+  if known then return accepted(known, {}), unpack(granting.repeat_grants(known.granted or { ask.id }, ask.nonce)) end
 
   local task, want = records.new(ask.id, spec), ask.want
   local function answer(reply)
@@ -79,7 +79,7 @@ script('submit', nil, function(ask, args)
   hooks.each('accept', task, ask)
   if turn then -- without entering and leaving the line
     local start = granting.begin_now(task, turn, grant)
-    task.granted, task.order = true, nil
+    task.order = nil
     if want > 1 then waking.idle({ task.model }, ask.replica) end
     return answer(accepted(task, {})), records.packed(task), spec, start
   end
