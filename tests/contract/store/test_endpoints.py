@@ -1,7 +1,7 @@
 """Lines of endpoints: workers of every model are never asked, nothing starts without limits, and one try is one try."""
 
 import pytest
-from tests.contract.store.store import ANY_MODEL, Cause, Store
+from tests.contract.store.store import ANY_MODEL, Store
 
 pytestmark = pytest.mark.feature("endpoints")
 
@@ -42,35 +42,6 @@ def test_nothing_starts_without_the_limits_of_an_endpoint(line: Store) -> None:
     assert line.accept("c", IMAGE, want=1).state == "queued"
     line.apply(models={IMAGE: {"concurrency": 1, "cost": "requests"}})
     assert line.taken(IMAGE, want=5) == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("tries", "cause", "begun", "state"),
-    [
-        (1, "lost", True, "failed"),
-        (1, "lost", False, "failed"),  # a renewal may have been lost with its replica
-        (1, "failed", True, "failed"),
-        (1, "declined", False, "queued"),
-        (2, "failed", True, "queued"),
-        (2, "lost", False, "queued"),
-        (0, "lost", True, "queued"),
-    ],
-)
-def test_a_task_of_one_try_is_never_begun_twice(
-    line: Store, tries: int, cause: Cause, begun: bool, state: str
-) -> None:
-    grant = line.run("a", IMAGE, max_tries=tries)
-    assert grant.max_tries == tries
-    line.requeue(grant, cause, begun=begun)
-    assert line.state("a") == state
-
-
-def test_a_task_has_as_many_tries_as_are_said(line: Store) -> None:
-    line.submit("a", IMAGE, max_tries=5)
-    for number in range(5):
-        (grant,) = line.take(IMAGE)
-        line.requeue(grant, "failed", begun=True)
-        assert line.state("a") == ("failed" if number == 4 else "queued")
 
 
 def test_a_replica_that_dies_with_a_task_of_one_try_ends_it(line: Store) -> None:
