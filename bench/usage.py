@@ -18,9 +18,9 @@ from tests.support.records import NOON, entry
 
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.records.reports import UsageReports, Wanted
-from fairlane.gateway.records.slots import ReportSlots
-from fairlane.gateway.records.usage import DAY_MS, UsageTable
+from fairlane.gateway.usage.reports import UsageReports, Wanted
+from fairlane.gateway.usage.slots import ReportSlots
+from fairlane.gateway.usage.usage import DAY_MS, UsageTable
 
 PAGE = 500
 USERS = 10_000

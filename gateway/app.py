@@ -19,31 +19,20 @@ from fastapi.routing import iter_route_contexts
 
 from fairlane import __version__
 from fairlane.gateway.access import Access
+from fairlane.gateway.accounts import routes as keys
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.accounts.limits import LIMIT_HEADERS
-from fairlane.gateway.accounts.tokens import InvalidToken, TokenForbids
-from fairlane.gateway.api import (
-    account,
-    audit,
-    balances,
-    batches,
-    endpoints,
-    health,
-    keys,
-    metrics,
-    operators,
-    overrides,
-    pages,
-    routes,
-    usage,
-    webhooks,
-)
+from fairlane.gateway.admin import routes as operators
+from fairlane.gateway.api import account, health, metrics, pages, routes
 from fairlane.gateway.api.calls import Call, Calls
 from fairlane.gateway.api.dependencies import REQUEST, complete, components, invalid
 from fairlane.gateway.api.raw_routes import RAW_ROUTES
+from fairlane.gateway.audit import routes as audit
+from fairlane.gateway.batches import routes as batches
 from fairlane.gateway.calls.http import JSON, AnswerBroken, Message, Receive, Request, Scope, Send
 from fairlane.gateway.calls.tracing import end_request, trace_request
+from fairlane.gateway.credits import routes as balances
 from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.endpoints import routes as endpoints
 from fairlane.gateway.errors import (
     AnswerCut,
     ApiError,
@@ -58,8 +47,13 @@ from fairlane.gateway.errors import (
     store_unavailable,
 )
 from fairlane.gateway.features import feature_of_path
+from fairlane.gateway.limits.limits import LIMIT_HEADERS
+from fairlane.gateway.overrides import routes as overrides
 from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.signed_tokens.tokens import InvalidToken, TokenForbids
 from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.gateway.usage import routes as usage
+from fairlane.gateway.webhooks import routes as webhooks
 from fairlane.queues.errors import StoreError
 from fairlane.queues.logs.redaction import without_paths
 from fairlane.queues.metrics import HTTP_REQUESTS

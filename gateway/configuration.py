@@ -12,7 +12,7 @@ import structlog
 from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys
 from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.endpoints.endpoints import Endpoints
-from fairlane.gateway.routing.overrides import Overlay, overlay
+from fairlane.gateway.overrides.overlay import Overlay, overlay
 from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.settings import EndpointSettings, Settings, external_name, unpriced
 from fairlane.gateway.settings.parts import NEEDS_RESTART

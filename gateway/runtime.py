@@ -13,12 +13,20 @@ import structlog
 from msgspec.structs import replace as replace_fields
 
 from fairlane.gateway.access import Authorizer
+from fairlane.gateway.accounts.admin import KeyAdmin
 from fairlane.gateway.accounts.callers import StoredKeys
 from fairlane.gateway.accounts.in_flight import InFlightRequests
 from fairlane.gateway.accounts.key_cache import ApiKeyCache
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
+from fairlane.gateway.admin.drain import Drain
+from fairlane.gateway.admin.erasure import UserErasure
+from fairlane.gateway.admin.operator import Operator
+from fairlane.gateway.admin.overview import OverviewFeed, OverviewReader
+from fairlane.gateway.admin.settings_view import SettingsView, overrides_now
+from fairlane.gateway.archive.archive import Archive
+from fairlane.gateway.audit.log import AuditRecord, as_shown
 from fairlane.gateway.batches.batches import Batches
 from fairlane.gateway.batches.context import Tools
 from fairlane.gateway.batches.leader import Leader
@@ -31,9 +39,13 @@ from fairlane.gateway.calls.tracing import tracer_for
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.sockets import connection_limit, open_files
+from fairlane.gateway.credits.admin import BalanceAdmin
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
+from fairlane.gateway.endpoints.admin import EndpointAdmin
+from fairlane.gateway.endpoints.monitor import EndpointMonitor
+from fairlane.gateway.endpoints.store import EndpointStore, StoredEndpoints
 from fairlane.gateway.features import components_of, lua_modules
 from fairlane.gateway.files.backend import storage_of
 from fairlane.gateway.files.files import Files
@@ -41,23 +53,10 @@ from fairlane.gateway.lifecycle import Component, Lifecycle
 from fairlane.gateway.metrics.database import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
-from fairlane.gateway.operator.audit import AuditRecord, as_shown
-from fairlane.gateway.operator.balances import BalanceAdmin
-from fairlane.gateway.operator.drain import Drain
-from fairlane.gateway.operator.endpoints.admin import EndpointAdmin
-from fairlane.gateway.operator.endpoints.monitor import EndpointMonitor
-from fairlane.gateway.operator.endpoints.store import EndpointStore, StoredEndpoints
-from fairlane.gateway.operator.erasure import UserErasure
-from fairlane.gateway.operator.keys import KeyAdmin
-from fairlane.gateway.operator.operator import Operator
-from fairlane.gateway.operator.overrides.admin import OverrideAdmin
-from fairlane.gateway.operator.overrides.monitor import OverrideMonitor
-from fairlane.gateway.operator.overview import OverviewFeed, OverviewReader
-from fairlane.gateway.operator.settings_view import SettingsView, overrides_now
-from fairlane.gateway.operator.webhooks import WebhookAdmin
+from fairlane.gateway.overrides.admin import OverrideAdmin
+from fairlane.gateway.overrides.monitor import OverrideMonitor
 from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.permits.signed import Signer
-from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.records import Records
 from fairlane.gateway.responses.log_archive import LogArchive
 from fairlane.gateway.responses.quota import StorageQuota
@@ -84,6 +83,7 @@ from fairlane.gateway.watch.health import Health
 from fairlane.gateway.watch.replicas import Replicas, here
 from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.gateway.watch.task_log import LoggingRecorder
+from fairlane.gateway.webhooks.admin import WebhookAdmin
 from fairlane.gateway.webhooks.sender import Sender
 from fairlane.gateway.webhooks.webhooks import Webhooks
 from fairlane.queues.clock import now_ms

@@ -26,8 +26,8 @@ from tests.support.servers import running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway.records.usage import UsageTable
 from fairlane.gateway.settings import PriceSettings
+from fairlane.gateway.usage.usage import UsageTable
 from fairlane.web.history.buckets import Bucket, ModelCounts
 from fairlane.web.history.history import BUCKET_MS, HOUR_MS
 

@@ -15,15 +15,15 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.queries import PLAIN
+from fairlane.gateway.admin.operator import Operator
 from fairlane.gateway.api.schemas import REF, STRING, Error, body_of, json
+from fairlane.gateway.audit.log import actor_of
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.metrics.scrape import Scrape
-from fairlane.gateway.operator.audit import actor_of
-from fairlane.gateway.operator.operator import Operator
-from fairlane.gateway.records.reports import UsageReports
+from fairlane.gateway.usage.queries import PLAIN
+from fairlane.gateway.usage.reports import UsageReports
 from fairlane.gateway.watch.health import Health
 from fairlane.queues.overrides import Actor
 

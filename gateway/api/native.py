@@ -11,6 +11,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.api.bodies import read_json
+from fairlane.gateway.audit.log import actor_of
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.calls.endpoints import MEMBERS, endpoint_task, read_endpoint_request
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
@@ -29,7 +30,6 @@ from fairlane.gateway.calls.task_builder import (
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request, task_failed
-from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
 from fairlane.gateway.tasks.idempotent_replay import state_fields

@@ -6,11 +6,11 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.bodies import read_json
-from fairlane.gateway.api.messages import model_info, model_page
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding
+from fairlane.gateway.messages.routes import model_info, model_page
 from fairlane.gateway.tasks.tasks import Tasks
 
 

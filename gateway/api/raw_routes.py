@@ -5,20 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlane.gateway.access import Access
-from fairlane.gateway.api import (
-    files,
-    media,
-    messages,
-    native,
-    openai,
-    permits,
-    responses,
-    stored_responses,
-    submit_task_api,
-)
+from fairlane.gateway.api import native, openai
 from fairlane.gateway.api import schemas as s
 from fairlane.gateway.api.schemas import OBJECT, REF, STRING, fields, json, ref
 from fairlane.gateway.calls.openai import MAX_EXPIRY_S, MIN_EXPIRY_S
+from fairlane.gateway.endpoints import queue_routes as submit_task_api
+from fairlane.gateway.files import routes as files
+from fairlane.gateway.media import routes as media
+from fairlane.gateway.messages import routes as messages
+from fairlane.gateway.permits import routes as permits
+from fairlane.gateway.responses import routes as responses
+from fairlane.gateway.responses import stored_routes as stored_responses
 from fairlane.gateway.responses.items import MAX_OF_PAGE
 from fairlane.gateway.settings import MODES
 

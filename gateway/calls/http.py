@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.accounts.limits import anthropic_limit_headers, limit_headers
 from fairlane.gateway.accounts.no_auth import SPECIAL_HEADERS
 from fairlane.gateway.errors import (
     ApiError,
@@ -20,6 +19,7 @@ from fairlane.gateway.errors import (
     speaks_anthropic,
     too_large,
 )
+from fairlane.gateway.limits.limits import anthropic_limit_headers, limit_headers
 from fairlane.queues.limits import RateLimitStatus
 from fairlane.workers.decoding import Decoder, TooLargeError, coding_of
 from fairlane.workers.tracing import Span

@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.accounts.tokens import TokenForbids
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.calls.token_limits import (
     MAX_CHOICES,
@@ -27,6 +26,7 @@ from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import MODES, Settings
+from fairlane.gateway.signed_tokens.tokens import TokenForbids
 from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of

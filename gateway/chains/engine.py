@@ -20,12 +20,12 @@ from fairlane.gateway.calls.task_builder import (
 from fairlane.gateway.calls.token_limits import OutputCap, cap_output_tokens, output_size
 from fairlane.gateway.chains.plan import Plan, Prompt, Runs, StagePlan
 from fairlane.gateway.chains.results import Outcome, of_stage, room_for_values
+from fairlane.gateway.chains.settings import INDEX, ITEM, STAGES, VARIABLES
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.engine import Budget
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.prompts.templates import Template
 from fairlane.gateway.prompts.values import Expression, Values
-from fairlane.gateway.settings.chains import INDEX, ITEM, STAGES, VARIABLES
 from fairlane.queues.chains import MAX_PARTS, Part, Stage
 from fairlane.queues.tasks import TaskSpec
 

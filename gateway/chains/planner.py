@@ -8,13 +8,13 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.task_builder import NO_RULE, Options
 from fairlane.gateway.chains.plan import Plan as ChainPlan
 from fairlane.gateway.chains.plan import Prompt, Runs, StagePlan
+from fairlane.gateway.chains.settings import RESERVED, ChainSettings, StageSettings, StageTexts, templates_of
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.credits.prices import unpack
 from fairlane.gateway.prompts.errors import VariablesError
 from fairlane.gateway.prompts.templates import Template
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
-from fairlane.gateway.settings.chains import RESERVED, ChainSettings, StageSettings, StageTexts, templates_of
 from fairlane.gateway.settings.routing import RouteSettings
 
 UNKNOWN_OUTPUT = 4096

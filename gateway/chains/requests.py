@@ -16,11 +16,11 @@ from fairlane.gateway.chains.engine import NoStage, StageFailed, next_stage
 from fairlane.gateway.chains.plan import Plan, encode, head_of
 from fairlane.gateway.chains.planner import ChainRequest, plan_chain, reserve_of
 from fairlane.gateway.chains.planner import variables_of as variables_of_chain
+from fairlane.gateway.chains.settings import RESERVED, ChainSettings
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.errors import VariablesError
 from fairlane.gateway.routing.routes import not_there
-from fairlane.gateway.settings.chains import RESERVED, ChainSettings
 from fairlane.queues.chains import MAX_BYTES, ChainStart
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of

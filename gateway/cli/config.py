@@ -34,8 +34,8 @@ def check(
     from msgspec import to_builtins  # noqa: PLC0415 (for this command alone)
 
     from fairlane.gateway.accounts.no_auth import access_warnings  # noqa: PLC0415
+    from fairlane.gateway.admin.settings_view import of_file  # noqa: PLC0415
     from fairlane.gateway.cli import database  # noqa: PLC0415 (SQLAlchemy)
-    from fairlane.gateway.operator.settings_view import of_file  # noqa: PLC0415
 
     presence, unknown = database.key_presence(settings)
     for warning in [*warnings, *unknown, *access_warnings(settings, presence)]:

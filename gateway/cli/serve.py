@@ -8,7 +8,7 @@ import structlog
 import typer
 
 from fairlane.gateway.cli.client import Config
-from fairlane.gateway.process.logs import configure_logging
+from fairlane.gateway.serve.logs import configure_logging
 from fairlane.gateway.settings import Settings, load_settings
 from fairlane.workers.options import expanded
 
@@ -33,7 +33,7 @@ def serve(flags: Flags, config: Config = None) -> None:  # type: ignore[valid-ty
     `fairlane config check --markdown` explains them all. SIGTERM and Ctrl-C let running tasks finish, SIGHUP reads
     keys and limits again.
     """
-    from fairlane.gateway.process.start import run  # noqa: PLC0415 (the server, for this command only)
+    from fairlane.gateway.serve.start import run  # noqa: PLC0415 (the server, for this command only)
 
     environ = dict(os.environ)  # the supervisor drops a part of it
 
@@ -49,6 +49,6 @@ def serve(flags: Flags, config: Config = None) -> None:  # type: ignore[valid-ty
 
 def demo(port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port on loopback.")] = 8080) -> None:
     """Run a gateway with two simulated models, to try it out; leaves nothing behind."""
-    from fairlane.gateway.process.demo import run_demo  # noqa: PLC0415 (the server, for this command only)
+    from fairlane.gateway.serve.demo import run_demo  # noqa: PLC0415 (the server, for this command only)
 
     raise typer.Exit(run_demo(port))

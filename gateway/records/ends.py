@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.credits.ledger import add_rows, rows_of
 from fairlane.gateway.records.entries import read_announced, read_charge
 from fairlane.gateway.records.erasure import ErasedUsers, erase_from_usage, user_of_usage
-from fairlane.gateway.records.ledger import add_rows, rows_of
-from fairlane.gateway.records.usage import UsageTable
+from fairlane.gateway.usage.usage import UsageTable
 from fairlane.gateway.webhooks.enqueue import enqueue
 
 

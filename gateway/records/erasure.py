@@ -19,7 +19,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import erased_users
 from fairlane.gateway.records.entries import at_of
-from fairlane.gateway.records.usage import adding
+from fairlane.gateway.usage.usage import adding
 
 ERASED = "(erased)"
 """Replaces the names of all erased users."""

@@ -3,21 +3,21 @@
 from collections.abc import Callable
 from functools import partial
 
+from fairlane.gateway.archive.archive import find_archived
+from fairlane.gateway.audit.rejections import RejectionCounts, write_rejections
+from fairlane.gateway.audit.table import AuditTable, Values
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.credits.balances import Balances
+from fairlane.gateway.credits.reconciliation import BalanceReconciler
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.lifecycle import Component
-from fairlane.gateway.records.archive import find_archived
-from fairlane.gateway.records.audit import AuditTable, Values
-from fairlane.gateway.records.balances import Balances
 from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import Outbox, Table
-from fairlane.gateway.records.reconciliation import BalanceReconciler
-from fairlane.gateway.records.rejections import RejectionCounts, write_rejections
-from fairlane.gateway.records.reports import UsageReports
 from fairlane.gateway.records.retention import Retention
-from fairlane.gateway.records.slots import ReportSlots
-from fairlane.gateway.records.usage import UsageTable
+from fairlane.gateway.usage.reports import UsageReports
+from fairlane.gateway.usage.slots import ReportSlots
+from fairlane.gateway.usage.usage import UsageTable
 from fairlane.queues.keys import Keys
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Scheduler

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Delete, Table, bindparam, delete, select, true, tuple_
 
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.credits.ledger import GRANTED
 from fairlane.gateway.database import tables as t
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.records.ledger import GRANTED
-from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, HOURS_KEPT_MS
 from fairlane.gateway.settings import Settings
+from fairlane.gateway.usage.usage import DAY_MS, HOUR_MS, HOURS_KEPT_MS
 from fairlane.queues.clock import now_ms
 from fairlane.queues.loops import Periodic
 

@@ -1,14 +1,14 @@
 """The gateway's settings: one frozen model, loaded once at start and again on SIGHUP."""
 
-from fairlane.gateway.settings.adaptive import AutoConcurrency as AutoConcurrency
-from fairlane.gateway.settings.chains import ChainSettings as ChainSettings
+from fairlane.gateway.adaptive.settings import AutoConcurrency as AutoConcurrency
+from fairlane.gateway.chains.settings import ChainSettings as ChainSettings
+from fairlane.gateway.endpoints.settings import MAX_ENDPOINTS as MAX_ENDPOINTS
+from fairlane.gateway.endpoints.settings import EndpointSettings as EndpointSettings
+from fairlane.gateway.files.settings import Bucket as Bucket
+from fairlane.gateway.files.settings import Directory as Directory
+from fairlane.gateway.files.settings import FilesSettings as FilesSettings
+from fairlane.gateway.files.settings import parse_storage as parse_storage
 from fairlane.gateway.settings.docs import settings_table as settings_table
-from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS as MAX_ENDPOINTS
-from fairlane.gateway.settings.endpoints import EndpointSettings as EndpointSettings
-from fairlane.gateway.settings.files import Bucket as Bucket
-from fairlane.gateway.settings.files import Directory as Directory
-from fairlane.gateway.settings.files import FilesSettings as FilesSettings
-from fairlane.gateway.settings.files import parse_storage as parse_storage
 from fairlane.gateway.settings.loading import SettingsError as SettingsError
 from fairlane.gateway.settings.loading import load_settings as load_settings
 from fairlane.gateway.settings.model import Settings as Settings

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from fairlane.gateway.settings.chains import ChainSettings
+from fairlane.gateway.chains.settings import ChainSettings
 from fairlane.gateway.settings.model import DEFAULT_QUEUES, Settings, hide_password
 from fairlane.gateway.settings.parts import QueueSettings, part_of
 from fairlane.gateway.settings.provenance import Loc

@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from fairlane.gateway.adaptive.settings import largest
+from fairlane.gateway.chains.settings import ChainSettings, stage_errors
 from fairlane.gateway.credits.prices import ANY_MODEL
 from fairlane.gateway.database.address import parse_address
+from fairlane.gateway.endpoints.settings import MAX_ENDPOINTS, EndpointSettings
 from fairlane.gateway.features import known_feature, needed_by_settings
+from fairlane.gateway.files.settings import FilesSettings
 from fairlane.gateway.prompts.errors import TemplateError
-from fairlane.gateway.settings.adaptive import largest
-from fairlane.gateway.settings.chains import ChainSettings, stage_errors
-from fairlane.gateway.settings.endpoints import MAX_ENDPOINTS, EndpointSettings
-from fairlane.gateway.settings.files import FilesSettings
 from fairlane.gateway.settings.parts import (
     MAX_SLOTS_OF_A_WORKER,
     MODES,

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import structlog
 
+from fairlane.gateway.admin.changes import configured
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.operator.settings import configured
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import Periodic
 from fairlane.queues.metrics import REDIS_EMPTIED, Recorder

@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import NamedTuple
 
-from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.task_builder import bad_schema
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
 from fairlane.gateway.lifecycle import Lifecycle
+from fairlane.gateway.limits.limits import rate_limited
 from fairlane.gateway.tasks.idempotent_replay import key_reused, result_gone
 from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.poll import record_info

@@ -27,20 +27,20 @@ from tests.support.lives import live
 from tests.support.records import tier_of
 from tests.support.servers import Server
 
+from fairlane.gateway.credits import reconciliation as reconciliation_module
+from fairlane.gateway.credits.balances import Balances
+from fairlane.gateway.credits.ledger import GRANTED, rows_of
 from fairlane.gateway.credits.prices import unpack
+from fairlane.gateway.credits.reconciliation import BalanceReconciler
 from fairlane.gateway.database.address import FILE, parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import LedgerRow, ledger
 from fairlane.gateway.records import outbox as outbox_module
-from fairlane.gateway.records import reconciliation as reconciliation_module
-from fairlane.gateway.records.balances import Balances
 from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.entries import read_charge
 from fairlane.gateway.records.erasure import ErasedUsers
-from fairlane.gateway.records.ledger import GRANTED, rows_of
 from fairlane.gateway.records.outbox import GROUP, Outbox
-from fairlane.gateway.records.reconciliation import BalanceReconciler
-from fairlane.gateway.records.usage import UsageTable
+from fairlane.gateway.usage.usage import UsageTable
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.metrics import Recorder
 

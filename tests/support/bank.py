@@ -10,17 +10,17 @@ from sqlalchemy import func, select
 from tests.contract.store.store import sample_ends
 from tests.support.records import KEYS, tier_of
 
+from fairlane.gateway.credits.balances import Balances
+from fairlane.gateway.credits.ledger import GRANTED, rows_of
+from fairlane.gateway.credits.reconciliation import BalanceReconciler
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import LedgerRow, balances, ledger
-from fairlane.gateway.records.balances import Balances
 from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.entries import read_charge
 from fairlane.gateway.records.erasure import ErasedUsers
-from fairlane.gateway.records.ledger import GRANTED, rows_of
 from fairlane.gateway.records.outbox import Outbox, Table
-from fairlane.gateway.records.reconciliation import BalanceReconciler
-from fairlane.gateway.records.usage import UsageTable
+from fairlane.gateway.usage.usage import UsageTable
 from fairlane.queues.chains import ChainEnd, ChainStart, StageEntry, Step
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Limits, Scheduler

@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 from sqlalchemy import func, select
 
+from fairlane.gateway.audit.log import as_shown
+from fairlane.gateway.audit.rejections import write_rejections
+from fairlane.gateway.audit.table import AuditTable
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import metadata, usage, usage_sums, usage_users
-from fairlane.gateway.operator.audit import as_shown
-from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import Outbox, Table
-from fairlane.gateway.records.rejections import write_rejections
 from fairlane.gateway.records.retention import Retention
-from fairlane.gateway.records.usage import DAY_MS, UsageTable
+from fairlane.gateway.usage.usage import DAY_MS, UsageTable
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.store.link import RedisLink

@@ -14,8 +14,8 @@ import uvicorn.server
 from tests.support.databases import place_database
 
 from fairlane.gateway.accounts.callers import digest
-from fairlane.gateway.process.server import make_server
 from fairlane.gateway.runtime import Gateway, open_gateway
+from fairlane.gateway.serve.server import make_server
 from fairlane.gateway.settings import Settings, WorkerKey
 from fairlane.gateway.settings.parts import TuningSettings
 

@@ -14,11 +14,11 @@ from tests.support.records import KEYS, everything
 from tests.support.serving import until
 from typer.testing import CliRunner
 
+from fairlane.gateway.admin import erasure as erasure_calls
 from fairlane.gateway.batches.leader import Leader
 from fairlane.gateway.cli import erase
 from fairlane.gateway.cli.main import app
 from fairlane.gateway.database.tables import usage, webhook_deliveries
-from fairlane.gateway.operator import erasure as erasure_calls
 from fairlane.gateway.records.erasure import ERASED
 from fairlane.workers.sdk import Context, Task
 

@@ -16,8 +16,8 @@ from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.metrics.database import DatabaseSurveyor
 from fairlane.gateway.records.erasure import PARTS
 from fairlane.gateway.records.retention import BATCHES_DAYS
-from fairlane.gateway.records.usage import DAY_MS
 from fairlane.gateway.settings import Settings
+from fairlane.gateway.usage.usage import DAY_MS
 from fairlane.streaming.views.usage import Counts
 
 pytestmark = pytest.mark.anyio

@@ -15,9 +15,9 @@ from tests.support.signing import derived
 from tests.support.talk import Talk
 
 from fairlane.gateway.accounts.callers import digest
-from fairlane.gateway.api import files as api_files
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.files import files as files_module
+from fairlane.gateway.files import routes as api_files
 from fairlane.gateway.files.storage import PIECE
 from fairlane.gateway.settings import CallerKey, FilesSettings
 

@@ -26,10 +26,10 @@ from tests.support.serving import until
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from fairlane.gateway.accounts.admin import MAX_SECRETS
 from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.database.tables import secrets
-from fairlane.gateway.operator.keys import MAX_SECRETS
 from fairlane.queues.clock import now_ms
 
 pytestmark = pytest.mark.anyio

@@ -14,10 +14,10 @@ from tests.support.serving import until
 from tests.support.stored import forget, kept_ms
 from tests.support.talk import Talk, talking
 
+from fairlane.gateway.archive.archive import Archive, write
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import archive
 from fairlane.gateway.records import outbox as module
-from fairlane.gateway.records.archive import Archive, write
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.responses.log_archive import LogArchive
 from fairlane.gateway.responses.store import ResponseStore

@@ -12,14 +12,8 @@ from tests.support.records import KEYS, NOON, carry_all, carrying, expire
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import audit, rejections
-from fairlane.gateway.dispatching import ENDS
-from fairlane.gateway.operator.audit import as_shown
-from fairlane.gateway.records import outbox as module
-from fairlane.gateway.records.audit import AuditTable
-from fairlane.gateway.records.erasure import ErasedUsers
-from fairlane.gateway.records.rejections import (
+from fairlane.gateway.audit.log import as_shown
+from fairlane.gateway.audit.rejections import (
     MAX_COUNTED,
     MAX_KEPT,
     MINUTE_MS,
@@ -28,8 +22,14 @@ from fairlane.gateway.records.rejections import (
     read_page,
     write_rejections,
 )
-from fairlane.gateway.records.reports import Wanted
+from fairlane.gateway.audit.table import AuditTable
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.tables import audit, rejections
+from fairlane.gateway.dispatching import ENDS
+from fairlane.gateway.records import outbox as module
+from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.retention import REJECTIONS_DAYS
+from fairlane.gateway.usage.reports import Wanted
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Limits, Scheduler

@@ -11,12 +11,12 @@ from tests.support.databases import running_postgres
 from tests.support.records import KEYS, entry, expire, put
 from tests.support.servers import Server
 
+from fairlane.gateway.credits import reconciliation as reconciliation_module
+from fairlane.gateway.credits.ledger import GRANTED, add_rows
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import LedgerRow, balances, ledger
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.records import outbox as outbox_module
-from fairlane.gateway.records import reconciliation as reconciliation_module
-from fairlane.gateway.records.ledger import GRANTED, add_rows
 from fairlane.queues.metrics import BALANCES_CORRECTED, CREDITS_CORRECTED
 from fairlane.queues.tasks import Rejection, State, Submitted
 

@@ -14,8 +14,8 @@ from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.tables import archive, usage, usage_users, webhook_deliveries
 from fairlane.gateway.records.erasure import ERASED
-from fairlane.gateway.records.usage import UsageTable
 from fairlane.gateway.settings import KeyQuota, PriceSettings
+from fairlane.gateway.usage.usage import UsageTable
 from fairlane.queues.overrides import Actor
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import MEASURES, usage, usage_sums, usage_users
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.outbox import Outbox
-from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, UsageTable
+from fairlane.gateway.usage.usage import DAY_MS, HOUR_MS, UsageTable
 from fairlane.queues.store.link import RedisLink
 
 pytestmark = pytest.mark.anyio

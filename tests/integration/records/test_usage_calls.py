@@ -20,9 +20,9 @@ from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.records import slots
-from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.usage import slots
+from fairlane.gateway.usage.usage import DAY_MS, UsageTable
 
 pytestmark = pytest.mark.anyio
 Start = Callable[..., AbstractAsyncContextManager[Talk]]

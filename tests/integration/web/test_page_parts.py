@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page
 from tests.integration.web.conftest import new_browser
 from tests.support.talk import Talk
 
-from fairlane.gateway.operator.settings import described
+from fairlane.gateway.admin.changes import described
 
 pytestmark = pytest.mark.anyio
 STATIC = Path(__file__).parents[3] / "web" / "static"

@@ -35,7 +35,7 @@ from tests.support.serving import Served, serving, until
 from tests.support.talk import Talk
 from websockets.asyncio.client import connect
 
-from fairlane.gateway.process.server import make_server
+from fairlane.gateway.serve.server import make_server
 
 pytestmark = pytest.mark.anyio
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 gc.disable()  # imported modules stay
-PROCESS = "fairlane.gateway.process"
+SERVE = "fairlane.gateway.serve"
 CLI = "fairlane.gateway.cli.main"
 MODULES = (
-    *(f"{PROCESS}.start", f"{PROCESS}.demo", "fairlane.workers.cli"),
+    *(f"{SERVE}.start", f"{SERVE}.demo", "fairlane.workers.cli"),
     *(f"fairlane.gateway.cli.{name}" for name in ("commands", "database", "serve", "status")),
-    *("fairlane.gateway.operator.settings_view", "uvloop", "httptools", "asyncpg", "aiosqlite"),
+    *("fairlane.gateway.admin.settings_view", "uvloop", "httptools", "asyncpg", "aiosqlite"),
 )
 
 
@@ -38,7 +38,7 @@ def prepare(address: str, tests: list[str]) -> None:
         for module in MODULES:
             importlib.import_module(module)
         standin = (sys.executable, "-I", "-S", str(Path(__file__).with_name("standin.py")), address)
-        importlib.import_module(f"{PROCESS}.workers").COMMAND = (*standin, "-P", "-m", CLI, "worker")
+        importlib.import_module(f"{SERVE}.workers").COMMAND = (*standin, "-P", "-m", CLI, "worker")
     assert len(os.listdir("/proc/self/task")) == 1, "a thread runs: the forks would lack it"
     gc.freeze()
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from fairlane.gateway.admin.changes import configured, read_change
+from fairlane.gateway.admin.rows import model_row
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.operator.rows import model_row
-from fairlane.gateway.operator.settings import configured, read_change
 from fairlane.gateway.settings import Settings, SettingsError, load_settings
 from fairlane.gateway.settings.flatten import flatten
 from fairlane.queues.inspect.inspector import model_of

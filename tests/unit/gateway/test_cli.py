@@ -119,7 +119,7 @@ def test_worker_commands_do_not_import_the_server() -> None:
         "try: main()\n"
         "except SystemExit: pass\n"
         "pure = ('fairlane.queues.logs', 'fairlane.queues.failures')\n"
-        "print([m for m in ('uvicorn', 'starlette', 'redis', 'fairlane.gateway.process.server') if m in sys.modules]"
+        "print([m for m in ('uvicorn', 'starlette', 'redis', 'fairlane.gateway.serve.server') if m in sys.modules]"
         " + [m for m in sys.modules if m.startswith('fairlane.queues.') and not m.startswith(pure)])"
     )
     answer = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
@@ -201,7 +201,7 @@ def test_serve_hands_settings_and_a_way_to_read_them_again_to_the_server(
         return 5
 
     logged: list[tuple[str, str]] = []
-    monkeypatch.setattr("fairlane.gateway.process.start.run", run)
+    monkeypatch.setattr("fairlane.gateway.serve.start.run", run)
     monkeypatch.setattr("fairlane.gateway.cli.serve.configure_logging", lambda *how: logged.append(how))
     answer = fairlane(
         "serve", "--port", "0", "--log-format", "json", "--data-dir", "d", FAIRLANE_PROCESSES="2"

@@ -10,7 +10,7 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from fairlane.gateway.process.logs import (
+from fairlane.gateway.serve.logs import (
     HIDDEN,
     MAX_TEXT,
     LogFormat,

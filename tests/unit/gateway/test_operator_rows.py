@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from fairlane.gateway.operator.rows import model_row, queue_row, task_row
+from fairlane.gateway.admin.rows import model_row, queue_row, task_row
 from fairlane.gateway.settings.model import DEFAULT_QUEUES
 from fairlane.queues.inspect.inspector import Model, Queue
 from fairlane.queues.rules import EffectiveSettings

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.gateway.refused import refused
 
-from fairlane.gateway.operator.settings import (
+from fairlane.gateway.admin.changes import (
     Values,
     changeable,
     check_name,

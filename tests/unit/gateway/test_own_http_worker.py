@@ -9,8 +9,8 @@ from tests.support.serving import until
 
 from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.accounts.upstreams import HTTP_WORKER, OWN_WORKER, UpstreamTokens
-from fairlane.gateway.process import workers as workers_module
-from fairlane.gateway.process.workers import OwnWorker, OwnWorkers, own_plan
+from fairlane.gateway.serve import workers as workers_module
+from fairlane.gateway.serve.workers import OwnWorker, OwnWorkers, own_plan
 from fairlane.gateway.settings import Settings
 
 ENDPOINT = {"url": "https://a.example/*"}

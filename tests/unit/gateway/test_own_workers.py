@@ -13,8 +13,8 @@ from tests.support.serving import until
 from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
 from fairlane.gateway.configuration import ActiveConfig, changes
-from fairlane.gateway.process import workers as workers_module
-from fairlane.gateway.process.workers import MAX_CHARS, OwnWorker, OwnWorkers, loopback_url, own_plan
+from fairlane.gateway.serve import workers as workers_module
+from fairlane.gateway.serve.workers import MAX_CHARS, OwnWorker, OwnWorkers, loopback_url, own_plan
 from fairlane.gateway.settings import Settings, SettingsError, load_settings
 from fairlane.workers.adapters.providers import PROVIDERS
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
-from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.operator.settings import configured
-from fairlane.gateway.operator.settings_view import (
+from fairlane.gateway.admin.changes import configured
+from fairlane.gateway.admin.settings_view import (
     Own,
     Row,
     SourcedValue,
@@ -21,6 +20,7 @@ from fairlane.gateway.operator.settings_view import (
     of_store,
     view,
 )
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.settings import Settings, external_name, load_settings
 from fairlane.queues.inspect.inspector import ReplicaInfo
 from fairlane.queues.overrides import Override

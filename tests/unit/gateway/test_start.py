@@ -16,7 +16,7 @@ from fairlane.gateway.accounts.no_auth import KeyPresence
 from fairlane.gateway.cli.main import app
 from fairlane.gateway.database.address import FILE, parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.process import start
+from fairlane.gateway.serve import start
 from fairlane.gateway.settings import Settings
 from fairlane.queues.clock import now_ms
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import respx
 
-from fairlane.gateway.process.workers import _arguments
+from fairlane.gateway.serve.workers import _arguments
 from fairlane.gateway.settings import UpstreamSettings
 from fairlane.workers.adapters import PROVIDERS, SIMULATED, SimulateAdapter, Simulation
 from fairlane.workers.sdk import Context, Task, TaskError, Usage

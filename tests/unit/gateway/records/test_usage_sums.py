@@ -3,7 +3,7 @@
 from tests.support.records import NOON, entry
 
 from fairlane.gateway.records.entries import read_usage
-from fairlane.gateway.records.usage import DAY_MS, MAX_NAMES, UsageTable
+from fairlane.gateway.usage.usage import DAY_MS, MAX_NAMES, UsageTable
 from fairlane.queues.metrics import OTHER
 
 

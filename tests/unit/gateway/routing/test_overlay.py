@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.routing.overrides import (
+from fairlane.gateway.overrides.overlay import (
     MODEL_SETTINGS,
     ROUTE_SETTINGS,
     InvalidOverride,

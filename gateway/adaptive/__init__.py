@@ -1,0 +1,1 @@
+"""Concurrency limits that follow the time to the first output."""

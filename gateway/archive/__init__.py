@@ -1,0 +1,1 @@
+"""Stored results of async tasks in SQL."""

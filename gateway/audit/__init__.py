@@ -1,0 +1,1 @@
+"""The audit log of operators' actions, and counts of rejected calls."""

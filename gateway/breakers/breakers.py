@@ -1,0 +1,44 @@
+"""Set the circuit breaker of an upstream."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import structlog
+from pydantic import Field
+
+from fairlane.gateway.admin.bodies import StrictBody, read_body
+from fairlane.gateway.errors import ApiError
+from fairlane.queues.overrides import Actor
+from fairlane.queues.scheduler import Scheduler
+
+log = structlog.get_logger("fairlane.audit")
+
+
+class BreakerChange(StrictBody):
+    """A circuit breaker to be set, without other settings."""
+
+    breaker: Literal["open", "closed", "auto"] = Field(description="`auto`: the gateway opens and closes it")
+    upstream: str = Field("", description="empty: that of workers without a named one")
+
+
+async def force(
+    scheduler: Scheduler, model: str, fields: Mapping[str, Any], actor: Actor
+) -> dict[str, dict[str, str]]:
+    """Set the circuit breaker of an upstream of a model, on every replica, until it is set again. Return its status before and
+    after. Raise ApiError (400, 404, 409) and StoreError."""
+    wanted = read_body(BreakerChange, fields)
+    upstream, after = wanted.upstream, wanted.breaker
+    try:
+        before, _ = await scheduler.force_breaker(model, upstream, after, actor)
+    except LookupError:
+        known = f"an upstream {upstream[:100]!r}" if upstream else "an upstream without a name"
+        raise ApiError(
+            404,
+            "UPSTREAM_NOT_FOUND",
+            f"No worker serves {model[:100]!r} through {known}: list the upstreams with `fairlane breaker list`",
+        ) from None
+    except OverflowError as error:
+        raise ApiError(409, "TOO_MANY_UPSTREAMS", f"It cannot be changed: {error}") from None
+    facts = {"model": model, "upstream": upstream, "before": before, "after": after}
+    log.info("breaker forced", actor=actor.name, address=actor.address, **facts)
+    return {"breaker": {"before": before, "after": after}}

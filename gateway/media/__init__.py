@@ -1,0 +1,1 @@
+"""Audio, images and moderations in OpenAI's format."""

@@ -1,1 +1,0 @@
-"""Endpoints that operators add at run time: use cases, their table, and each process's copy of it."""

@@ -1,1 +1,0 @@
-"""Overrides of queues, models and routes: what operators do with them, and how a replica keeps up with them."""

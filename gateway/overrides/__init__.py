@@ -1,0 +1,1 @@
+"""Overrides of queues, models and routes at run time."""

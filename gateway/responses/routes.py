@@ -1,0 +1,108 @@
+"""OpenAI's Responses. Official SDKs work unmodified.
+
+A request becomes a chat request (gateway/calls/responses), which any worker for chat can run.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.bodies import read_json
+from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
+from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.calls.idempotency import read_idempotency
+from fairlane.gateway.calls.responses.request import WORDS, chat_of, read_storage_options
+from fairlane.gateway.calls.task_builder import read_flag
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.responses.rows import Row
+from fairlane.gateway.responses.stored_routes import follow
+from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
+from fairlane.gateway.tasks.idempotent_replay import result_gone
+from fairlane.gateway.tasks.pending_response import PendingResponse
+from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.queues.ids import issued_ms, new_task_id
+from fairlane.queues.tasks import ExistingTask, TaskSpec
+from fairlane.streaming.views.responses import ResponsesBodyView, ResponsesStreamView, response_id
+from fairlane.streaming.views.task import TaskInfo
+
+
+async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
+    """Return a request as a task. Of the body, only the parts to be stored remain in memory."""
+    request.words = WORDS
+    body, fields = await read_json(tasks, request)
+    stream = read_flag(fields, "stream")
+    idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    wishes = await tasks.bodies.run(len(body), read_storage_options, fields)
+    stored, most = tasks.responses, tasks.settings.max_body_bytes
+    previous, background = wishes.previous, wishes.background
+    stores = await stored.stores(wishes)
+    owner = caller.named(fields)
+    history: Sequence[bytes] = await stored.history(owner, previous, most) if previous is not None else ()
+    known = await stored.referenced(owner, wishes.references, most)
+    task_id = new_task_id(time.time_ns() // 1_000_000)
+    size = len(body) + sum(map(len, history)) + sum(map(len, known.values()))
+    read = partial(chat_of, history=history, known=known, hosted_tools=tasks.settings.hosted_tools)
+    chat = await tasks.bodies.run(size, read, fields, stream=stream, store=stores, most=most)
+    task = task_of(
+        *(tasks, caller, request, "openaiLike", chat.payload, chat.fields, idempotency, stream),
+        wait=not background,
+        task_id=task_id,
+    )
+    pending = stored.pending(task, wishes, stores=stores, echo=chat.echo, input_items=chat.input_items)
+    if background:
+        instead = partial(_in_background, tasks, owner, request, task, pending, stream)
+        return ParsedCall(task, None, None, instead)
+    streamed = partial(_stream_view, pending) if stream else None
+    return ParsedCall(task, streamed, partial(_body_view, pending), pending=pending if stores else None)
+
+
+async def _in_background(
+    tasks: Tasks, owner: Caller, request: Request, task: TaskSpec, pending: PendingResponse, stream: bool
+) -> None:
+    """Answer as soon as the task is accepted; with `stream`, with its events."""
+    submitted = await tasks.submit(task, keep=pending)
+    request.rate_limits = submitted.rate_limits
+    row, headers = pending.row, list[tuple[bytes, bytes]]()
+    if isinstance(submitted, ExistingTask):
+        row, headers = await _earlier(tasks, owner, submitted.task_id), REPLAYED
+    assert row is not None  # a background response requires storage
+    if stream:
+        await follow(tasks, request, row, headers=headers)
+        return
+    if isinstance(submitted, ExistingTask):
+        body = await tasks.responses.body(row)
+    else:
+        body = tasks.responses.accepted(row, submitted.place)
+    await request.respond(200, body, [JSON, (b"x-task-id", row.task_id.encode()), *headers])
+
+
+async def _earlier(tasks: Tasks, owner: Caller, task_id: str) -> Row:
+    """Return the response of an idempotency key. Raise ApiError(410) if it is no longer stored."""
+    try:
+        return await tasks.responses.find(owner, response_id(task_id))
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        raise result_gone(task_id) from None
+
+
+def _stream_view(pending: PendingResponse, info: TaskInfo) -> ResponsesStreamView:
+    return ResponsesStreamView(_info(pending.row, info), pending.echo)
+
+
+def _body_view(pending: PendingResponse, info: TaskInfo) -> ResponsesBodyView:
+    return ResponsesBodyView(_info(pending.row, info), pending.echo)
+
+
+def _info(row: Row | None, info: TaskInfo) -> TaskInfo:
+    """Return the task info for views: the same as in later reads of the response."""
+    if row is not None:
+        return row.info
+    return msgspec.structs.replace(info, created=issued_ms(info.task_id) // 1000)
+
+
+responses = partial(respond, read=_read)
+"""POST /v1/responses."""

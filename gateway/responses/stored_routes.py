@@ -1,0 +1,101 @@
+"""OpenAI's calls on stored responses: retrieve, stream from any event on, cancel, delete, list the input."""
+
+from collections.abc import Sequence
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.v1_tasks import TaskStream
+from fairlane.gateway.audit.log import actor_of
+from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.calls.streams import serve
+from fairlane.gateway.errors import Headers, bad_request
+from fairlane.gateway.responses.items import page_of, read_page
+from fairlane.gateway.responses.rows import Row
+from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.streaming.jsontext import join_object, json_string
+from fairlane.streaming.views.responses import ResponsesStreamView
+
+MAX_SEQUENCE = 10**12
+
+
+async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """GET /v1/responses/{response_id}: the response object; with `stream` the events after `starting_after`, also new ones."""
+    stream, after = read_query(request)
+    row = await _find(tasks, caller, request)
+    if stream:
+        await follow(tasks, request, row, after)
+        return
+    result = await tasks.responses.body(row)
+    await _answer(request, row, result)
+
+
+async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """POST /v1/responses/{response_id}/cancel: succeeds also after the end."""
+    row = await _find(tasks, caller, request)
+    result = await tasks.responses.cancel(row, caller, actor_of(caller, request.address))
+    await _answer(request, row, result)
+
+
+async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """DELETE /v1/responses/{response_id}: one that runs is cancelled first."""
+    row = await _find(tasks, caller, request)
+    await tasks.responses.delete(row, caller, actor_of(caller, request.address))
+    body = join_object([("id", json_string(row.id)), ("object", b'"response"'), ("deleted", b"true")])
+    await _answer(request, row, body)
+
+
+async def input_items(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """GET /v1/responses/{response_id}/input_items: a page of them."""
+    page = read_page(request.query("limit"), request.query("order"), request.query("after"))
+    row = await _find(tasks, caller, request)
+    found = await tasks.responses.input_items(row)
+    await _answer(request, row, page_of(row.task_id, found, page))
+
+
+async def follow(
+    tasks: Tasks, request: Request, row: Row, after: int = -1, *, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    """Stream a response after an event. A disconnect of this client does not affect it."""
+    async with tasks.responses.follow(row) as following:
+        view = ResponsesStreamView(row.info, row.echo, starting_after=after)
+        reader, place = following
+        if place is not None and reader.feed is not None:
+            tasks.positions.add(reader.feed, place, reader.feed.top)
+        shown = TaskStream(view, tasks.hub.time, place)
+        await serve(
+            request,
+            reader,
+            shown,
+            tasks.open_answers,
+            headers=[*_ids(row), *headers],
+            keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
+            give_up=None,
+            opening=shown.open,
+            resumable=True,
+        )
+
+
+def read_query(request: Request) -> tuple[bool, int]:
+    """Return whether the client wants events, and after which. Raise ApiError(400)."""
+    stream = request.query("stream")
+    if stream not in (None, "true", "false", "1", "0"):
+        raise bad_request("stream must be true or false", "stream")
+    after = request.query("starting_after")
+    if after is None:
+        return stream in ("true", "1"), -1
+    if not (after.isascii() and after.isdigit() and len(after) <= len(str(MAX_SEQUENCE))):
+        raise bad_request("starting_after must be the sequence_number of an event", "starting_after")
+    if stream not in ("true", "1"):
+        raise bad_request("starting_after needs stream=true", "starting_after")
+    return True, int(after)
+
+
+async def _find(tasks: Tasks, caller: Caller, request: Request) -> Row:
+    return await tasks.responses.find(caller, request.path_params["response_id"])
+
+
+async def _answer(request: Request, row: Row, body: bytes) -> None:
+    await request.respond(200, body, [JSON, *_ids(row)])
+
+
+def _ids(row: Row) -> Headers:
+    return [(b"x-task-id", row.task_id.encode())]

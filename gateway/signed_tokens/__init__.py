@@ -1,0 +1,1 @@
+"""Tokens that a client's back end signs for its users."""

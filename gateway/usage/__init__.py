@@ -1,0 +1,1 @@
+"""Usage records, their sums and reports."""

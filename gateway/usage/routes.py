@@ -1,0 +1,152 @@
+"""Usage reports and records: the operators' calls, and a caller's own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.dependencies import CallerDep, RequestDep, UsageDep, answer, described, keyed_router
+from fairlane.gateway.api.operator_schemas import UsageReport, UsedTask
+from fairlane.gateway.api.schemas import INTEGER, listed
+from fairlane.gateway.calls.http import Request
+from fairlane.gateway.errors import bad_request
+from fairlane.gateway.usage.csv_files import CSV, Form, as_csv, wants_csv
+from fairlane.gateway.usage.queries import PLAIN, Filter, FiltersDep, Since, Until, between, given
+from fairlane.gateway.usage.reports import (
+    DIMENSIONS,
+    MEASURED,
+    TASK_COLUMNS,
+    UsageReports,
+    Wanted,
+    columns_by,
+    period,
+    read_by,
+)
+from fairlane.queues.clock import now_ms
+
+router = keyed_router("operators")
+own = keyed_router("account")
+
+MAX_ROWS = 10_000
+MAX_OWN_ROWS = 1000
+MAX_TASKS = 1000
+By = Annotated[str, Query(description=f"One to three of {', '.join(DIMENSIONS)}, with commas between.")]
+
+
+@router.get("/api/admin/usage", **described("admin.usage.get", "Get usage", UsageReport, content=CSV))
+async def usage(
+    usage: UsageDep,
+    caller: CallerDep,
+    request: RequestDep,
+    filters: FiltersDep,
+    by: By = "model",
+    since: Since = "",
+    until: Until = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 1000,
+    form: Form = "",
+) -> Response:
+    """Return the usage of tasks that ended between two days (by hour: hours), by default in the last 30 days, or 48 hours. Hours
+    are kept for three days; users and routes have days only. By route, only tasks whose request named one are counted.
+
+    Days and hours are in UTC. Rows are ordered by tokens, or by time; `total` includes rows beyond the limit (`more`). CSV with
+    `format=csv` or `Accept: text/csv`.
+    """
+    return await _sums(usage, caller, request, read_by(by), (since, until), filters, limit, form)
+
+
+@router.get(
+    "/api/admin/usage/tasks",
+    **described(
+        "admin.usage.tasks", "List usage records", listed("tasks", UsedTask, now=INTEGER), content=CSV
+    ),
+)
+async def tasks(
+    usage: UsageDep,
+    caller: CallerDep,
+    request: RequestDep,
+    filters: FiltersDep,
+    since: Since = "",
+    until: Until = "",
+    task: Filter = "",
+    template: Filter = "",
+    after: Annotated[str, Query(max_length=100, pattern=PLAIN)] = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_TASKS)] = 100,
+    form: Form = "",
+) -> Response:
+    """Return the records, one per task, latest end first, between two times to the millisecond.
+
+    `next` is the `after` of the next page, null at the end (in CSV: the header `x-next`). An unknown value is null.
+    """
+    wanted = Wanted(*between(since, until), {**given({"task": task, "template": template}), **filters})
+    rows, more = await usage.tasks(wanted, after, limit, caller.key_id)
+    if wants_csv(request, form):
+        return await as_csv(TASK_COLUMNS, rows, "tasks", {"x-next": more} if more else {})
+    return answer({"now": now_ms(), "tasks": rows, "next": more})
+
+
+@own.get("/api/usage", **described("usage.get", "Get your own usage", UsageReport, content=CSV))
+async def own_usage(
+    usage: UsageDep,
+    caller: CallerDep,
+    request: RequestDep,
+    by: By = "day",
+    since: Since = "",
+    until: Until = "",
+    user: Filter = "",
+    model: Filter = "",
+    tier: Filter = "",
+    route: Filter = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_OWN_ROWS)] = 1000,
+    form: Form = "",
+) -> Response:
+    """Return the usage of the caller's own tasks, as GET /api/admin/usage.
+
+    A delegating key sees all its users: `by=user`, or one of them with `user` (the name that the key gives, or that of a row). If
+    the request names a user (`X-Fairlane-User`), it sees that one alone.
+    """
+    filters = {**_whose(caller, user), **given({"model": model, "tier": tier, "route": route})}
+    return await _sums(usage, caller, request, read_by(by), (since, until), filters, limit, form)
+
+
+def _whose(caller: Caller, user: str) -> dict[str, str]:
+    """Return the filters for the caller's own tasks. Raise ApiError(400)."""
+    if caller.open:
+        return {"key": caller.key_id, "user": caller.user}
+    if not caller.delegating:
+        if user and user != caller.user:
+            raise bad_request("this key has no users but itself", "user")
+        return {"key": caller.key_id, **given({"user": caller.user if caller.claims else ""})}
+    named = caller.user if caller.user != caller.key_id else ""
+    if user and not user.startswith(f"{caller.key_id}/") and user != caller.key_id:
+        user = f"{caller.key_id}/{user}"
+    if named and user and user != named:
+        raise bad_request("the request names another user (X-Fairlane-User)", "user")
+    return {"key": caller.key_id, **given({"user": named or user})}
+
+
+async def _sums(
+    usage: UsageReports,
+    caller: Caller,
+    request: Request,
+    by: Sequence[str],
+    times: tuple[str, str],
+    filters: Mapping[str, str],
+    limit: int,
+    form: str,
+) -> Response:
+    begin, end = period(by, *times, now_ms())
+    report = await usage.sums(by, Wanted(begin, end, filters), limit, caller.key_id)
+    if wants_csv(request, form):
+        return await as_csv([*columns_by(by), *MEASURED.values()], report.rows, "usage")
+    return answer(
+        {
+            "now": now_ms(),
+            "from": begin,
+            "to": end,
+            "by": by,
+            "rows": report.rows,
+            "total": report.total,
+            "more": report.more,
+        }
+    )
