@@ -25,7 +25,7 @@ from tests.support.servers import Server
 from fairlane.queues.credits import Funds
 from fairlane.queues.limits import LIMITS, pack
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import End, Grant, State, TaskSpec, Used
+from fairlane.queues.tasks import End, Grant, State, TaskSpec, Used, only_set
 
 QUEUES = ("paid_stream", "paid_batch", "free_stream", "free_batch")
 SLOTS = 16
@@ -95,13 +95,13 @@ class Load:
             max_output=200,
             timeout_ms=60_000_000,
             waiting=True,
-            follow=True,
-            key_limits=self.of_key[0],
-            user_limits=self.of_key[1],
-            price=self.of_key[2],
-            quota=self.of_key[3],
+            extras=only_set(
+                limits=self.of_key[:2] if any(self.of_key[:2]) else None,
+                price=self.of_key[2],
+                quota=self.of_key[3],
+            ),
         )
-        self.scheduler.submit(task, want, self.scheduler.nonce(), "w", named=want > 0)
+        self.scheduler.submit(task, want, self.scheduler.nonce(), "w", follow=True, named=want > 0)
 
     def submitted(self) -> None:
         """Send what was submitted; what it granted runs."""

@@ -42,11 +42,8 @@ class _Spec(msgspec.Struct, gc=False):
     traceparent: str = ""
     request_id: str = ""
     model_omitted: bool = False
-    fallbacks: Any = None
-    schema: str = ""
-    repair: bool = False
     max_tries: int = 0
-    stage: str = ""
+    extras: bool = False
 
 
 class _Run(msgspec.Struct, gc=False):
@@ -63,18 +60,8 @@ class _Run(msgspec.Struct, gc=False):
     readers: str = ""
     model: str | None = None
     requested_model: str | bool = ""
-    queue: str | None = None
-    type: str | bool | None = None
-    stream: bool | None = None
-    model_omitted: bool | None = None
-    fallbacks: Any = None
-    schema: str | bool | None = None
-    repair: bool | None = None
-    stage: str | None = None
-    redone: bool = False
-    used_before: dict[str, Any] | None = None
-    report_sent: bool = False
     last_lost: str = ""
+    extras: bool = False
 
 
 _decode_spec = msgspec.msgpack.Decoder(_Spec).decode
@@ -88,29 +75,22 @@ def decode_values(packed: bytes | None) -> dict[str, Any]:
     return (msgspec.msgpack.decode(packed) or {}) if packed else {}
 
 
-def _either(written: str | bool | None, said: str) -> str:
-    """Return a text of a record that both parts may have."""
-    if written is None:
-        return said
-    return written if isinstance(written, str) else ""  # false: it was taken away
-
-
 def read_grant(packed_run: bytes, packed_spec: bytes, start: bytes) -> Grant:
     """Return a grant of the record's parts and its start event."""
     spec, run = _decode_spec(packed_spec), _decode_run(packed_run)
-    model = spec.model if run.model is None else run.model
+    model = run.model or spec.model
     deadline = run.attempt_deadline
-    return Grant(
+    grant = Grant(
         spec.id,
         run.attempt,
         run.epoch,
         run.token,
         model,
-        spec.queue if run.queue is None else run.queue,
-        _either(run.type, spec.type),
+        spec.queue,
+        spec.type,
         spec.user,
         spec.key_id,
-        spec.stream if run.stream is None else run.stream,
+        spec.stream,
         max(deadline - run.granted_at, 1) if deadline else 0,
         run.tries,
         run.enqueued_at,
@@ -120,18 +100,17 @@ def read_grant(packed_run: bytes, packed_spec: bytes, start: bytes) -> Grant:
         run.granted_at,
         start.decode(),
         spec.traceparent,
-        _either(run.requested_model, "") or model,
+        str(run.requested_model or model),
         spec.request_id,
-        spec.model_omitted if run.model_omitted is None else run.model_omitted,
-        bool(spec.fallbacks if run.fallbacks is None else run.fallbacks),
-        _either(run.schema, spec.schema),
-        bool(spec.repair if run.repair is None else run.repair) and not run.redone,
-        None if run.used_before is None else read_used(run.used_before),
-        run.report_sent,
+        spec.model_omitted,
         spec.max_tries,
-        (spec.stage if run.stage is None else run.stage) or "",
         run.last_lost,
     )
+    if spec.extras or run.extras:
+        grant.extras = fields = decode_map(packed_spec) | decode_map(packed_run)
+        grant.queue, grant.task_type = fields["queue"], fields.get("type") or ""
+        grant.stream, grant.model_omitted = bool(fields.get("stream")), bool(fields.get("model_omitted"))
+    return grant
 
 
 class Lane(NamedTuple):
@@ -213,18 +192,6 @@ def read_existing(said: Mapping[str, Any]) -> ExistingTask:
     line, model, asked, template = (said.get(name, "") for name in ("model", "asked", "route", "template"))
     left = read_rate_limit_status(said["rate_limits"]) if "rate_limits" in said else None
     return ExistingTask(said["existing"], state, place, at, line, model, asked, template, left)
-
-
-def read_used(used: Mapping[str, Any] | None) -> Used:
-    """Return tokens as scripts keep them."""
-    used = used or {}  # Lua packs an empty table as a list
-    return Used(
-        used.get("input", -1),
-        used.get("output", -1),
-        used.get("cached", -1),
-        used.get("reasoning", -1),
-        used.get("estimated", False),
-    )
 
 
 def used_of(used: Used) -> dict[str, int | bool]:

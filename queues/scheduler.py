@@ -46,7 +46,6 @@ from fairlane.queues.replies import (
     read_record,
     read_rejection,
     read_state,
-    read_used,
     texts,
     used_of,
 )
@@ -86,6 +85,7 @@ from fairlane.queues.tasks import (
     Taken,
     TaskSpec,
     Top,
+    Used,
     WaitEstimate,
 )
 from fairlane.queues.versions import ConfigStatus, Configuration, Version, hash_of, read_configuration
@@ -189,12 +189,14 @@ class Scheduler:
         nonce: str,
         worker: str = "",
         *,
+        follow: bool = False,
         named: bool = False,
         upstream: str = "",
         chain: ChainStart | None = None,
     ) -> asyncio.Future[Any]:
         """Queue `task`, and take up to `want` tasks of its model for this replica; `parse_submit` reads the reply.
 
+        `follow`: this replica reads its events.
         `named`: the worker whose slots these are offers the task's model by its name, not only every model; `upstream`: of that
         worker. With a `chain` the task is the first stage of one, and the id is the chain's: it is refused as one task is, and
         held what that stage and the later ones may cost. The parts of a stage that has several are queued in its place.
@@ -203,13 +205,13 @@ class Scheduler:
         ask = self._ask(worker, upstream, want, nonce) | {
             "id": task.id,
             "by_name": named,
-            "follow": task.follow,
+            "follow": follow,
             "max_length": limits.max_queue_length,
             "max_bytes": limits.max_queued_bytes,
         }
         if chain is None:
-            return self._run("submit", ask, _pack(spec_of(task)), task.payload)
-        spec = spec_of(task) | parts_of(chain.parts)
+            return self._run("submit", ask, task.packed(), task.payload)
+        spec = task.fields() | parts_of(chain.parts)
         spec["stage"] = stage_of(chain.stage)
         spec["chain_start"] = {"of": chain.of, "grace_ms": limits.stop_grace_ms}
         spec["reserve"] = chain.reserve
@@ -438,11 +440,11 @@ class Scheduler:
         blobs = [step.result, *(data for _, data in events), *(data for _, data in step.log_events)]
         if isinstance(step.then, StageEntry):
             entry = step.then
-            fields = spec_of(entry.task) | parts_of(entry.parts)
+            fields = entry.task.fields() | parts_of(entry.parts)
             of_stage = {name: value for name, value in fields.items() if name in OF_STAGE}
             ask["entry"] = {"stage": stage_of(entry.stage), "fields": of_stage, "reserve": entry.reserve}
-            if entry.task.quota:
-                ask["entry"]["quota"] = entry.task.quota
+            if quota := entry.task.extras.get("quota"):
+                ask["entry"]["quota"] = quota
             blobs += [part.payload for part in entry.parts] or [entry.task.payload]
         elif step.then is not None:
             end = step.then
@@ -958,67 +960,6 @@ def configuration(
     }
 
 
-def spec_of(task: TaskSpec) -> dict[str, Any]:
-    """Return what a record holds as the caller said it (keys.py, SPEC): only what was said."""
-    fields = {
-        "id": task.id,
-        "model": task.model,
-        "queue": task.queue,
-        "user": task.user,
-        "type": task.task_type,
-        "ttl": task.keep_ms,
-        "key_id": task.key,
-        "priority": max(task.priority, 0),
-        "weight": task.weight if task.weight != 1 else 0,
-        "input_tokens": task.estimated_input,
-        "max_input": task.max_input if task.max_input > task.estimated_input else 0,
-        "max_output": task.max_output,
-        "answers": task.answers if task.answers > 1 and not task.max_output else 0,
-        "timeout_ms": task.timeout_ms,
-        "wait_ms": task.wait_ms,
-        "whole_wait": task.whole_wait,
-        "run_limit": task.run_ms,
-        "max_tries": task.max_tries,
-        "linger_ms": task.linger_ms,
-        "waiting": task.waiting,
-        "stream": task.stream,
-        "metadata": task.metadata.decode(),
-        "model_omitted": task.model_omitted,
-        "traceparent": task.traceparent,
-        "request_id": task.request_id,
-        "route": task.asked,
-        "template": task.template,
-        "keep_after_read": task.after_read_ms,
-        "token_use": task.uses,
-        "price": task.price,
-        "quota": task.quota,
-        "fallbacks": task.fallbacks,
-        "fallback_after": task.fallback_after_ms if task.fallbacks else 0,
-        "schema": task.answer,
-        "repair": task.repair,
-        "idempotency": task.idempotency,
-        "archive": task.archive_ms,
-        "archive_log": task.archive_log,
-        "keep_request": task.archive_request,
-        "webhooks": task.has_webhooks,
-        "limits": (task.key_limits, task.user_limits) if task.key_limits or task.user_limits else None,
-        "permit": task.permit and task.permit._asdict(),
-    }
-    said = {name: value for name, value in fields.items() if value}
-    if not EXTRAS.isdisjoint(said):
-        said["extras"] = True
-    return said
-
-
-EXTRAS = frozenset(
-    (
-        *("keep_after_read", "token_use", "price", "quota", "fallbacks", "schema", "repair", "idempotency"),
-        *("archive", "keep_request", "limits", "webhooks", "permit"),
-    )
-)
-"""What says that a task uses a feature: the scripts call features only for such tasks."""
-
-
 def _as_json(values: Mapping[str, Any]) -> str:
     """Return what a script stores as it is: Lua knows neither null nor an empty map."""
     return msgspec.json.encode(values).decode()
@@ -1078,7 +1019,7 @@ def _read_chain(reply: Sequence[bytes]) -> Chain:
         return int(at), int(part or -1)
 
     found = dict(zip(map(place, said["results"]), results, strict=True))
-    used = {place(text): read_used(one) for text, one in (said["used"] or {}).items()}
+    used = {place(text): Used.read(one) for text, one in (said["used"] or {}).items()}
     at_stage, _ = read_stage(said["stage"])
     state, numbers = State(said["state"]), (said["of"], said["parts"], said["begun"], said["done"])
     return Chain(state, at_stage, *numbers, plan, head, found, used)

@@ -1,8 +1,8 @@
 """Arguments and answers of the scheduler: plain values, no Redis."""
 
 import enum
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,26 +22,36 @@ class State(enum.StrEnum):
 TERMINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 
 
-class TaskSpec(msgspec.Struct):
-    """A task as it is submitted. Durations in ms; 0 = none."""
+class TaskSpec(
+    msgspec.Struct,
+    omit_defaults=True,
+    rename={
+        "task_type": "type",
+        "key": "key_id",
+        "estimated_input": "input_tokens",
+        "run_ms": "run_limit",
+        "keep_ms": "ttl",
+        "asked": "route",
+    },
+):
+    """A task as it is submitted. Durations in ms; 0 = none. `packed` names its fields as a record does (keys.py, SPEC)."""
 
     id: str
     model: str
     queue: str
     user: str
-    payload: bytes
-    task_type: str = "openaiLike"
+    payload: bytes = b""
+    task_type: str = msgspec.field(default_factory=lambda: "openaiLike")  # (always packed, as each factory's)
     key: str = ""
     priority: int = 0
-    weight: float = 1.0
+    weight: float = 0
+    """Of its user's flow; 0 = 1."""
     estimated_input: int = 0
     """Tokens of the request, estimated."""
-    max_input: int = 0
-    """The most that they may be, where that is more, and the task has a price."""
     max_output: int = 0
     """Tokens of output the caller asks for at most; 0 = not said."""
     answers: int = 1
-    """How many answers it asks for."""
+    """How many answers it asks for, if `max_output` does not include them all."""
     timeout_ms: int = 0
     """From submission to the end, waiting included."""
     wait_ms: int = 0
@@ -50,7 +60,7 @@ class TaskSpec(msgspec.Struct):
     """It may wait for so long, also where its queue's `max_wait_ms` is less."""
     run_ms: int = 0
     """From the grant to the end."""
-    keep_ms: int = 300_000
+    keep_ms: int = msgspec.field(default_factory=lambda: 300_000)
     """How long record and log are kept after the end."""
     max_tries: int = 0
     """How often a worker may begin it before it fails for good; 0 = three times. 1 = never twice, even if a worker is lost."""
@@ -60,65 +70,74 @@ class TaskSpec(msgspec.Struct):
     """A caller waits: with no worker left it ends immediately instead of waiting for one."""
     stream: bool = False
     """The caller wants tokens as they come (sent to the worker)."""
-    follow: bool = False
-    """The submitting replica reads its events."""
-    metadata: bytes = b""
+    metadata: str = ""
+    """JSON."""
     traceparent: str = ""
     """The trace that it belongs to (W3C Trace Context); '' = none."""
     request_id: str = ""
     """Of the HTTP request that brought it; for the log."""
-    archive_ms: int = 0
-    """How long the archive shall keep its end; 0 = it is not archived."""
-    archive_request: bool = False
-    """Its payload, too."""
-    archive_log: bool = False
-    """Not its end: its log, as it is a response that is kept."""
-    has_webhooks: bool = False
-    """Whether webhooks of its caller get its end."""
-    after_read_ms: int = 0
-    """How long record and log are kept when its caller has read its end, if that is less; 0 = as ever."""
-    key_limits: str = ""
-    """Limits of the caller's key, packed (`limits.pack`)."""
-    user_limits: str = ""
-    """Limits of each user of a delegating key, packed the same way."""
-    price: str = ""
-    """What the model costs, packed; '' = nothing."""
-    quota: str = ""
-    """What the task is paid from, packed; '' = it is not paid."""
-    downgrade: "TaskSpec | None" = None
-    """What it becomes, and is not paid, where there is not enough; None = it is refused."""
     asked: str = ""
     """The name that its caller gave, where more than one model may run it."""
     template: str = ""
     """What its payload was made of: name, version and locale of the template."""
-    fallbacks: Sequence[tuple[str, str]] = ()
-    """Models that it may fall back to, and what each costs, packed ('': nothing)."""
-    fallback_after_ms: int = 0
-    """It falls back while its model is in a cooldown or throttled for longer than that."""
     model_omitted: bool = False
     """Its payload is an object without the model, which is put in when the task is granted."""
-    answer: str = ""
-    """What its finished text must be, or it fails: a JSON schema; `payload`: as the payload's `response_format` says; `object`:
-    any JSON object; '' = anything."""
-    repair: bool = False
-    """If that does not match, and no reader has seen any of it, its model is asked again once."""
-    uses: tuple[int, int, str] | None = None
-    """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
-    under which they are counted."""
-    idempotency: Mapping[str, str | int] | None = None
-    """What names it besides its id (`idempotency.pack`)."""
+    extras: dict[str, Any] = {}
+    """What features say of it, by the record's fields: only what is set."""
+    downgrade: "TaskSpec | None" = None
+    """What it becomes, and is not paid, where there is not enough; None = it is refused."""
     idempotency_key: str = ""
-    """The same as its caller said it, for answers."""
-    permit: "Permit | None" = None
-    """What the task waits for; None = a worker."""
+    """As its caller said it, for answers."""
     again: bool = False
     """It is submitted by this id until that is answered, without a waiting caller: a submission of unknown
     outcome is not cancelled, and a rejection does not count as the caller's."""
 
-    def apply_plan(self, other: "TaskSpec") -> None:
-        """Take over another plan: what runs, where, for how long and at whose cost."""
-        for name in _OF_A_PLAN:
+    def packed(self) -> bytes:
+        """Return what the record holds of it: everything but its payload."""
+        if self.extras or self.again:
+            return _pack(self.fields())
+        payload, self.payload = self.payload, b""
+        packed = _pack(self)
+        self.payload = payload
+        return packed
+
+    def fields(self) -> dict[str, Any]:
+        """Return the same as a map."""
+        values = ((name, getattr(self, field), default) for field, name, default in _FIELDS)
+        said = {name: value for name, value, default in values if value != default}
+        return said | self.extras | {"extras": True} if self.extras else said
+
+    def apply_plan(
+        self, other: "TaskSpec", fields: Collection[str] = (), extras: Collection[str] = ()
+    ) -> None:
+        """Take over another plan, or these of its `fields` and `extras`: what runs, where, for how long and at whose cost."""
+        for name in fields or _OF_A_PLAN:
             setattr(self, name, getattr(other, name))
+        taken = extras or _EXTRAS_OF_A_PLAN
+        self.extras = {name: value for name, value in self.extras.items() if name not in taken} | {
+            name: value for name, value in other.extras.items() if name in taken
+        }
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_FIELDS = tuple(
+    (field.name, field.encode_name, field.default)
+    for field in msgspec.structs.fields(TaskSpec)
+    if field.name not in ("payload", "extras", "downgrade", "idempotency_key", "again")
+)
+"""What a record holds of every task: the attribute, the record's field, the default."""
+_OF_A_PLAN = (
+    *("model", "queue", "payload", "estimated_input", "max_output", "answers", "timeout_ms", "wait_ms"),
+    *("whole_wait", "run_ms", "max_tries", "downgrade", "asked", "template", "model_omitted"),
+)
+_EXTRAS_OF_A_PLAN = frozenset(
+    {"max_input", "price", "quota", "fallbacks", "fallback_after", "schema", "repair"}
+)
+
+
+def only_set(**extras: Any) -> dict[str, Any]:
+    """Return those of a task's `extras` that say something."""
+    return {name: value for name, value in extras.items() if value}
 
 
 class Permit(NamedTuple):
@@ -132,14 +151,7 @@ class Permit(NamedTuple):
     """How long a used one holds its slot, unless its end is reported."""
 
 
-_OF_A_PLAN = (
-    *("model", "queue", "payload", "estimated_input", "max_input", "max_output", "answers"),
-    *("timeout_ms", "wait_ms", "whole_wait", "run_ms", "max_tries", "price", "quota", "downgrade"),
-    *("asked", "template", "fallbacks", "fallback_after_ms", "model_omitted", "answer", "repair"),
-)
-
-
-class Grant(NamedTuple):
+class Grant(msgspec.Struct, gc=False):
     """The right to run one task once."""
 
     task_id: str
@@ -172,22 +184,44 @@ class Grant(NamedTuple):
     request_id: str = ""
     model_omitted: bool = False
     """The payload is to be given the model: it has none."""
-    has_fallback: bool = False
-    """There is another model to fall back to."""
-    answer: str = ""
-    """What its finished text must be (`TaskSpec.answer`)."""
-    repairs: bool = False
-    """Whether an answer that does not match may be asked for again."""
-    repaired: "Used | None" = None
-    """What an answer used that this attempt repairs, and that counts in addition to its own."""
-    report_sent: bool = False
-    """Its model has windows: call `Scheduler.sent` when its request has left."""
     max_tries: int = 0
     """As `TaskSpec` has it."""
-    stage: str = ""
-    """What it runs of a chain: see `chains.running`; '' = its task is none."""
     last_lost: str = ""
     """Why it may be the reason that a worker was lost, as the record's field has it: see `suspects.py`."""
+    extras: Mapping[str, Any] = {}
+    """Its record, if it uses a feature."""
+
+    @property
+    def has_fallback(self) -> bool:
+        """Whether there is another model to fall back to."""
+        return bool(self.extras.get("fallbacks"))
+
+    @property
+    def answer(self) -> str:
+        """What its finished text must be, or it fails: a JSON schema; `payload`: as the payload's `response_format` says;
+        `object`: any JSON object; '' = anything."""
+        return self.extras.get("schema") or ""
+
+    @property
+    def repairs(self) -> bool:
+        """Whether an answer that does not match may be asked for again: once, and not behind its first output."""
+        return bool(self.extras.get("repair")) and not self.extras.get("redone")
+
+    @property
+    def repaired(self) -> "Used | None":
+        """What an answer used that this attempt repairs, and that counts in addition to its own."""
+        used = self.extras.get("used_before")
+        return None if used is None else Used.read(used)
+
+    @property
+    def report_sent(self) -> bool:
+        """Whether its model has windows: call `Scheduler.sent` when its request has left."""
+        return bool(self.extras.get("report_sent"))
+
+    @property
+    def stage(self) -> str:
+        """What it runs of a chain: see `chains.running`; '' = its task is none."""
+        return self.extras.get("stage") or ""
 
 
 class Place(NamedTuple):
@@ -335,6 +369,18 @@ class Used(NamedTuple):
     """Of the output, what its reader does not see."""
     estimated: bool = False
     """Input or output is the gateway's own count."""
+
+    @staticmethod
+    def read(used: Mapping[str, Any] | None) -> "Used":
+        """Return tokens as scripts keep them: only what is known."""
+        used = used or {}  # Lua packs an empty table as a list
+        return Used(
+            used.get("input", -1),
+            used.get("output", -1),
+            used.get("cached", -1),
+            used.get("reasoning", -1),
+            used.get("estimated", False),
+        )
 
     @property
     def more(self) -> str:

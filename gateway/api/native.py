@@ -170,7 +170,6 @@ async def _read_request(
     trace(request, task)
     if asynchronous or (permit and not stream):
         return task, AnswerMode.LATER
-    task.follow = True
     return task, AnswerMode.STREAM if stream else AnswerMode.WAIT
 
 
@@ -257,7 +256,8 @@ def _make(
 
 async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
     # (the client itself reports the end of a permit)
-    task.has_webhooks = tasks.settings.has("webhooks") and task.task_type != PERMIT
+    if tasks.settings.has("webhooks") and task.task_type != PERMIT:
+        task.extras["webhooks"] = True
     submitted = await tasks.submit(task, chain=chain)
     task_id, again = task.id, {}
     if chain is not None and isinstance(submitted, Submitted):
@@ -324,7 +324,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
             if stream.was_lost and follow.joined_at is None and await _is_gone(tasks, task_id):
                 tasks.submit.lost(stream.info, lane, task.request_id, enqueued_ms)
     finally:
-        no_linger = task.linger_ms and not tasks.settings.tuning.linger_ms and not task.idempotency
+        no_linger = task.linger_ms and not tasks.settings.tuning.linger_ms and not task.idempotency_key
         if no_linger and not came_to_end and not follow.feed.keep_alive and not tasks.open_answers.now:
             tasks.cancel_soon(task.id, "client" if tasks.hub.time() < give_up else "timeout")
 

@@ -197,7 +197,7 @@ async def respond(
         await wait(tasks, request, task, whole, pending)
         return
     # a client can return to a task with an idempotency key
-    task_id, lingers, hub = task.id, task.linger_ms > 0 and not task.idempotency, tasks.hub
+    task_id, lingers, hub = task.id, task.linger_ms > 0 and not task.idempotency_key, tasks.hub
     came_to_end, give_up = False, math.inf
     try:
         follow = tasks.submit.open_task(task, keep=pending)

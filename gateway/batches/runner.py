@@ -275,8 +275,9 @@ class Runner(BatchContext):
             if one is not None:
                 one.wait_ms, one.whole_wait = left_ms, True
         task.keep_ms = left_ms + KEPT_BEHIND_MS
-        task.after_read_ms = max(AFTER_COLLECTED_MS, 2 * current.settings.lease_ms)
-        task.archive_ms, task.archive_request = 0, False
+        task.extras["keep_after_read"] = max(AFTER_COLLECTED_MS, 2 * current.settings.lease_ms)
+        task.extras.pop("archive", None)
+        task.extras.pop("keep_request", None)
         task.again = True
         task.request_id = batch.id
         return task

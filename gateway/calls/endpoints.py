@@ -174,7 +174,7 @@ def endpoint_task(
             raise bad_request(
                 "This gateway has permits disabled; the type `http` lets it make the request", "type"
             )
-        task.permit = permit(task_id, endpoint, target.url)
+        task.extras["permit"] = permit(task_id, endpoint, target.url)._asdict()
     for spec in filter(None, (task, task.downgrade)):
         _settle(spec, endpoint, wanted.method, options, payload, current.settings.archive_ttl_ms)
     return task
@@ -185,9 +185,10 @@ def _settle(
 ) -> None:
     """Apply the endpoint's settings to a task. It has no tokens."""
     task.payload = payload
-    task.estimated_input = task.max_input = 0
+    task.estimated_input = 0
     task.max_output, task.answers = 1, 1
-    task.answer, task.repair = "", False
+    for name in ("max_input", "schema", "repair"):
+        task.extras.pop(name, None)
     if task.task_type == HTTP:
         task.run_ms = endpoint.timeout_ms + RUN_MARGIN_MS
         task.max_tries = endpoint.max_tries(method)
@@ -197,8 +198,7 @@ def _settle(
         task.wait_ms = MAX_WAIT_MS
     if options.result_ttl_ms is None:
         task.keep_ms = KEEP_MS
-    task.after_read_ms = AFTER_READ_MS
-    task.archive_ms = archive_ms
+    task.extras |= {"keep_after_read": AFTER_READ_MS, "archive": archive_ms}
 
 
 # ---- members ----------

@@ -105,9 +105,9 @@ def name_task(task: TaskSpec, key: IdempotencyKey | None) -> None:
     if key is None:
         return
     name = idempotency_name(task.key, task.user, key.key)
-    task.idempotency = pack(name, key.fingerprint, key.ttl_ms, key.most, key.period_ms)
+    task.extras["idempotency"] = pack(name, key.fingerprint, key.ttl_ms, key.most, key.period_ms)
     task.idempotency_key = key.key
-    task.after_read_ms = 0
+    task.extras.pop("keep_after_read", None)
     if task.linger_ms:
         task.linger_ms = max(task.linger_ms, PATIENCE_MS)
 

@@ -28,7 +28,7 @@ from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import MODES, Settings
 from fairlane.gateway.signed_tokens.tokens import TokenForbids
 from fairlane.queues.keys import ENDPOINT, is_reserved
-from fairlane.queues.tasks import TaskSpec
+from fairlane.queues.tasks import TaskSpec, only_set
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.structured.requirements import wanted_of
 from fairlane.workers.tasktypes import FILES, MEDIA
@@ -263,7 +263,7 @@ def build_task(
             ApiError
         ):  # more output than the tier allows: then it is rejected if it cannot be paid
             task.downgrade = builder.build(other, payload if other.rule else task.payload, spare)
-            task.downgrade.quota = ""
+            task.downgrade.extras.pop("quota", None)
     return task
 
 
@@ -310,6 +310,22 @@ class TaskBuilder(msgspec.Struct, frozen=True):
         if answer or options.repair is not None:
             repair = _repair(settings, options.repair) and answer != ""
         text = text_bytes(task_type, payload, fields)
+        archive_ms = 0 if waits or settings.archive == "off" else settings.archive_ttl_ms
+        paid = bool(terms.price or plan.fallbacks) and not has_image(fields)
+        limited = caller.key_limits or caller.user_limits
+        extras = only_set(
+            max_input=text // 4 if paid and text // 4 > MAX_ESTIMATED_INPUT else 0,
+            archive=archive_ms,
+            keep_request=settings.archive == "requests",
+            limits=(caller.key_limits, caller.user_limits) if limited else None,
+            price=terms.price,
+            quota=terms.quota,
+            token_use=caller.uses,
+            fallbacks=plan.fallbacks,
+            fallback_after=rule.fallback_after_ms if plan.fallbacks else 0,
+            schema=answer,
+            repair=repair,
+        )
         return TaskSpec(
             id=self.task_id,
             model=plan.model,
@@ -319,9 +335,8 @@ class TaskBuilder(msgspec.Struct, frozen=True):
             payload=payload,
             task_type=task_type,
             priority=0 if options.priority is None else _priority(options.priority),
-            weight=caller.weight,
+            weight=caller.weight if caller.weight != 1 else 0,
             estimated_input=min(text // 4, MAX_ESTIMATED_INPUT),
-            max_input=text // 4 if (terms.price or plan.fallbacks) and not has_image(fields) else 0,
             max_output=output.most,
             answers=output.answers,
             timeout_ms=timeout,
@@ -331,22 +346,11 @@ class TaskBuilder(msgspec.Struct, frozen=True):
             linger_ms=_disconnect_grace(settings, options),
             waiting=waits,
             stream=options.stream,
-            follow=waits,
-            archive_ms=0 if waits or settings.archive == "off" else settings.archive_ttl_ms,
-            archive_request=settings.archive == "requests",
-            metadata=check_metadata(options.metadata) if options.metadata else b"",
-            key_limits=caller.key_limits,
-            user_limits=caller.user_limits,
-            price=terms.price,
-            quota=terms.quota,
-            uses=caller.uses,
+            metadata=check_metadata(options.metadata).decode() if options.metadata else "",
             asked=plan.asked if plan.rule else "",
             template=options.template,
-            fallbacks=plan.fallbacks,
-            fallback_after_ms=rule.fallback_after_ms if plan.fallbacks else 0,
             model_omitted=model_omitted,
-            answer=answer,
-            repair=repair,
+            extras=extras,
         )
 
     def _payload(self, plan: Plan, payload: bytes, fields: RawObject) -> tuple[bytes, bool]:

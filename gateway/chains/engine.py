@@ -27,7 +27,7 @@ from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.prompts.templates import Template
 from fairlane.gateway.prompts.values import Expression, Values
 from fairlane.queues.chains import MAX_PARTS, Part, Stage
-from fairlane.queues.tasks import TaskSpec
+from fairlane.queues.tasks import TaskSpec, only_set
 
 
 class StageFailed(Exception):
@@ -158,20 +158,22 @@ def _task(plan: Plan, stage: StagePlan, built: list[_Request]) -> tuple[TaskSpec
         payload=b"" if several else first.payload,
         task_type=stage.type,
         estimated_input=_estimated(first),
-        max_input=_most(first),
         max_output=0 if unbounded else max(output.most for output in outputs),
         answers=max(output.answers for output in outputs),
         wait_ms=runs.wait_ms,
         run_ms=runs.run_ms,
         stream=stage.stream,
-        price=runs.price,
         asked=runs.asked if runs.route else "",
         template=runs.prompt.used if runs.prompt else "",
-        fallbacks=runs.fallbacks,
-        fallback_after_ms=runs.fallback_after_ms if runs.fallbacks else 0,
         model_omitted=runs.route and stage.type in OPENAI_TYPES,
-        answer=answer,
-        repair=runs.repair and answer != "",
+        extras=only_set(
+            max_input=_most(first) if _most(first) > _estimated(first) else 0,
+            price=runs.price,
+            fallbacks=runs.fallbacks,
+            fallback_after=runs.fallback_after_ms if runs.fallbacks else 0,
+            schema=answer,
+            repair=runs.repair and answer != "",
+        ),
     )
     parts = [Part(one.payload, _estimated(one), _most(one)) for one in built] if several else []
     return task, tuple(parts)

@@ -30,11 +30,11 @@ MEMBERS = frozenset({"chain", "variables", "locale", "stream", "user", *OWN_FIEL
 MAX_CHAIN_NAME = 256
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_A_STAGE = (
-    *("model", "queue", "payload", "task_type", "estimated_input", "max_input", "max_output", "answers"),
-    *("wait_ms", "run_ms", "stream", "price", "asked", "template", "fallbacks", "fallback_after_ms"),
-    *("model_omitted", "answer", "repair"),
+    *("model", "queue", "payload", "task_type", "estimated_input", "max_output", "answers"),
+    *("wait_ms", "run_ms", "stream", "asked", "template", "model_omitted"),
 )
-"""Fields that a submitted task takes from its first stage."""
+"""Fields that a submitted task takes from its first stage, and those of features."""
+_EXTRAS_OF_A_STAGE = ("max_input", "price", "fallbacks", "fallback_after", "schema", "repair")
 
 
 class ChainNotFound(ApiError):
@@ -144,9 +144,10 @@ async def make_chain(
     downgrade = None
     if planned.downgrade is not None:
         downgrade, other = await _started(planned.downgrade, request)
-        task.downgrade = _with_stage(copy(task), other)
-        task.downgrade.quota = ""
-    task = _with_stage(task, first)
+        task.downgrade = copy(task)
+        task.downgrade.apply_plan(other, _OF_A_STAGE, _EXTRAS_OF_A_STAGE)
+        task.downgrade.extras.pop("quota", None)
+    task.apply_plan(first, _OF_A_STAGE, _EXTRAS_OF_A_STAGE)
     declared, running = planned.plan.stages, start.stage.number
     stages = [
         {
@@ -187,9 +188,3 @@ async def _started(plan: Plan, request: bytes) -> tuple[ChainStart, TaskSpec]:
         reserve=reserve_of(plan, first.stage.number),
     )
     return start, first.task
-
-
-def _with_stage(task: TaskSpec, stage: TaskSpec) -> TaskSpec:
-    for name in _OF_A_STAGE:
-        setattr(task, name, getattr(stage, name))
-    return task

@@ -65,7 +65,7 @@ class ChainRunner:
         if isinstance(following, NextStage):
             task = following.task
             if plan.quota is not None:
-                task.quota = self._current.plans.budgets.text(plan.quota, now_ms())
+                task.extras["quota"] = self._current.plans.budgets.text(plan.quota, now_ms())
             events.append(so_far.event(head, following.stage, "queued"))
             return Follows(
                 StageEntry(following.stage, task, following.parts, reserve_of(plan, following.stage.number)),

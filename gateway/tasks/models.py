@@ -75,7 +75,7 @@ class Models:
     async def check_type(self, task: TaskSpec) -> None:
         """Raise ApiError(404) for a task of media if workers of its models are connected, and none supports its type. (Workers
         that are disconnected may reconnect; submission rejects unknown models.) Raise StoreError."""
-        names = {task.model, *(model for model, _ in task.fallbacks)}
+        names = {task.model, *(model for model, _ in task.extras.get("fallbacks", ()))}
         if task.downgrade is not None:
             names.add(task.downgrade.model)
         if not await self._takes(names, task.task_type) and await self._takes(names, ""):

@@ -254,7 +254,8 @@ class Responses:
         if not stores:
             return PendingResponse(self._storage, None, echo, required=False)
         ttl_ms, created = self._current.settings.responses.ttl_ms, issued_ms(task.id)
-        task.archive_ms, task.archive_request, task.archive_log = ttl_ms, False, True
+        task.extras |= {"archive": ttl_ms, "archive_log": True}
+        task.extras.pop("keep_request", None)
         falls = task.asked != "" or task.downgrade is not None
         before = _task_of(wishes.previous or "") or ""
         row = Row(

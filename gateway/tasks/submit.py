@@ -37,7 +37,7 @@ class Submit:
 
     def __init__(
         self,
-        queue: Callable[[TaskSpec, ChainStart | None], Awaitable[Submitted | ExistingTask | Rejection]],
+        queue: Callable[[TaskSpec, ChainStart | None, bool], Awaitable[Submitted | ExistingTask | Rejection]],
         hub: Hub,
         metrics: Recorder,
         current: ActiveConfig,
@@ -72,7 +72,7 @@ class Submit:
         if feed is not None:
             feed.begun = False
         try:
-            answer = await self._submit_with_retry(task, chain)
+            answer = await self._submit_with_retry(task, chain, follow=feed is not None)
         finally:
             if feed is not None:
                 feed.begin()
@@ -85,7 +85,7 @@ class Submit:
             self._metrics.count(TASKS_RESUBMITTED, outcome if answer.state else "gone")
         else:
             self._metrics.accepted(task.queue, answer.line)
-            if task.fallbacks and answer.model != task.model:
+            if "fallbacks" in task.extras and answer.model != task.model:
                 self._metrics.fell_back(task.model, answer.model, "unavailable")
         if keep is not None:
             await keep.accepted(answer)
@@ -115,9 +115,9 @@ class Submit:
         """Raise ApiError for problems that need no store."""
         if self._lifecycle.draining:  # since its head was read
             raise self._lifecycle.rejection()
-        if chain is not None or not task.answer:
+        if chain is not None or "schema" not in task.extras:
             return
-        schema = schema_of(task.answer, task.payload)
+        schema = schema_of(task.extras["schema"], task.payload)
         try:
             check_form(schema)
         except ValueError as error:
@@ -127,13 +127,13 @@ class Submit:
             raise bad_schema(verdict.sentence)
 
     async def _submit_with_retry(
-        self, task: TaskSpec, chain: Submission | None
+        self, task: TaskSpec, chain: Submission | None, *, follow: bool
     ) -> Submitted | ExistingTask | Rejection:
         """Queue a task; load its balance first if the store does not have it, and downgrade it if it cannot be paid."""
         payload, start = task.payload, chain.start if chain else None
         for _ in range(MAX_SUBMISSIONS):
             try:
-                answer = await self._queue(task, start)
+                answer = await self._queue(task, start, follow)
             except StoreError:
                 self._note(task, "STORE_UNAVAILABLE")
                 raise
@@ -260,7 +260,7 @@ def task_info(task: TaskSpec, enqueued_ms: int) -> TaskInfo:
         task.model,
         enqueued_ms // 1000,
         task.task_type,
-        task.metadata or None,
+        task.metadata.encode() or None,
         task.user,
         task.asked != "",
     )

@@ -126,7 +126,7 @@ class Wait:
         async with followed as submitted:
             waiter.rate_limits = submitted.rate_limits
             info, earlier = followed.info, followed.joined_at
-            task_id, cancels = info.task_id, task.linger_ms > 0 and not task.idempotency
+            task_id, cancels = info.task_id, task.linger_ms > 0 and not task.idempotency_key
             if earlier is None:
                 view = make_view(info)
                 end: ResultView = view

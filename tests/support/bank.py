@@ -60,7 +60,7 @@ class Bank:
         """Once, or again when the store has been told what there is."""
         name = task or f"{self.scheduler.replica}-{next(self._numbers)}"
         spec = TaskSpec(
-            name, "m", "free", user, b"{}", estimated_input=100, max_output=0, price=PRICE, quota="k"
+            name, "m", "free", user, b"{}", estimated_input=100, extras={"price": PRICE, "quota": "k"}
         )
         for field, value in more.items():
             setattr(spec, field, value)

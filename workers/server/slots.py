@@ -61,11 +61,11 @@ class Slots:
     # ---- asking ----------
 
     def submit(
-        self, task: TaskSpec, chain: ChainStart | None = None
+        self, task: TaskSpec, chain: ChainStart | None = None, follow: bool = False
     ) -> Awaitable[Submitted | ExistingTask | Rejection]:
-        """Queue a task, the first stage of a `chain` if there is one, unless its idempotency key names a task. Raise
-        StoreUnavailable. The task does not run later then, unless it has an idempotency key, so that its client can repeat the
-        request, or is submitted again by its id."""
+        """Queue a task, the first stage of a `chain` if there is one, unless its idempotency key names a task. `follow`: as
+        `Scheduler.submit` has it. Raise StoreUnavailable. The task does not run later then, unless it has an idempotency key, so
+        that its client can repeat the request, or is submitted again by its id."""
         done: asyncio.Future[Submitted | ExistingTask | Rejection] = self._loop.create_future()
         if self._scheduler.outbox_full:
             done.set_result(Rejection("outbox_full"))
@@ -74,7 +74,7 @@ class Slots:
         if chain is None:
             self._payloads.put(task.id, task.payload)
         try:
-            reply = self._submit(task, worker, want, chain=chain)
+            reply = self._submit(task, worker, want, chain=chain, follow=follow)
         except StoreUnavailable:
             self._payloads.pop(task.id)
             if worker:

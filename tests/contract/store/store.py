@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
+import msgspec
 import pytest
 from msgspec import msgpack
 from tests.support.direct import Connection, DirectLink, Subscription
@@ -597,19 +598,21 @@ class Store:
         worker: str = "w1",
         named: bool = False,
         upstream: str = "",
+        follow: bool = False,
         key_limits: Mapping[str, int] | None = None,
         user_limits: Mapping[str, int] | None = None,
         chain: ChainStart | None = None,
         **more: Any,
     ) -> Answer:
         """Submit a task. `want`: free slots of this replica. `more`: any field of a task, by name."""
-        spec = TaskSpec(task_id, model, queue, user, payload, **more)
-        spec.key_limits, spec.user_limits = (
-            pack_limits(dict(key_limits or {})),
-            pack_limits(dict(user_limits or {})),
-        )
+        limits = pack_limits(dict(key_limits or {})), pack_limits(dict(user_limits or {}))
+        spec = _spec(task_id, model, queue, user, payload, limits=limits if any(limits) else None, **more)
         reply = self.scheduler.submit(
-            spec, want, nonce or self.nonce(), worker, named=named, upstream=upstream, chain=chain
+            *(spec, want, nonce or self.nonce(), worker),
+            follow=follow,
+            named=named,
+            upstream=upstream,
+            chain=chain,
         )
         answer = _answer(self.scheduler.parse_submit(reply.result()))
         if isinstance(answer, Accepted) and task_id not in self.world.accepted:
@@ -1172,7 +1175,7 @@ class Store:
         """Submit a task that waits for the permit to call an endpoint: it can be used for `unused_ms`, and holds its slot then
         for `used_ms`. `event`: the fields of its event."""
         permit = tasks.Permit(event, unused_ms, used_ms)
-        return self.accept(task_id, model, task_type=tasks.PERMIT, permit=permit, **more)
+        return self.accept(task_id, model, task_type=tasks.PERMIT, permit=permit._asdict(), **more)
 
     def permit(self, task_id: str) -> dict[str, Any] | None:
         """The data of the event of an issued permit."""
@@ -1210,7 +1213,7 @@ def next_stage(
     **more: Any,
 ) -> StageEntry:
     """A stage that follows."""
-    spec = TaskSpec("", model, queue, user, payload, **more)
+    spec = _spec("", model, queue, user, payload, **more)
     stage = chains.Stage(number, name or f"stage{number}")
     return StageEntry(stage, spec, [Part(part, 10) for part in parts], reserve)
 
@@ -1236,6 +1239,36 @@ def part_of(chain: str, stage: int, part: int) -> str:
 
 # ---- from today's values ----------
 
+_EXTRAS = {
+    "uses": "token_use",
+    "answer": "schema",
+    "fallback_after_ms": "fallback_after",
+    "archive_ms": "archive",
+    "archive_request": "keep_request",
+    "has_webhooks": "webhooks",
+    "after_read_ms": "keep_after_read",
+} | {
+    name: name
+    for name in (
+        "max_input",
+        "price",
+        "quota",
+        "fallbacks",
+        "repair",
+        "idempotency",
+        "archive_log",
+        "limits",
+        "permit",
+    )
+}
+"""Fields of features, and what the record calls them."""
+
+
+def _spec(task_id: str, model: str, queue: str, user: str, payload: bytes, **more: Any) -> TaskSpec:
+    extras = {_EXTRAS[name]: more.pop(name) for name in [*more] if name in _EXTRAS}
+    return TaskSpec(task_id, model, queue, user, payload, **more, extras=tasks.only_set(**extras))
+
+
 _OF_GRANT = [f.name for f in dataclasses.fields(Grant) if f.name not in ("raw", "stage", "repaired")]
 
 
@@ -1252,7 +1285,7 @@ def _grant(raw: tasks.Grant) -> Grant:
 
 def _raw(grant: Grant) -> tasks.Grant:
     raw: tasks.Grant = grant.raw
-    return raw._replace(task_id=grant.task_id, epoch=grant.epoch, token=grant.token)
+    return msgspec.structs.replace(raw, task_id=grant.task_id, epoch=grant.epoch, token=grant.token)
 
 
 def _answer(found: tasks.Submitted | tasks.ExistingTask | tasks.Rejection) -> Answer:

@@ -64,7 +64,7 @@ def test_metadata_counts_too(store: Store) -> None:
     store.submit("small")
     store.cancel("small")
     small = store.kept_bytes()
-    store.submit("large", metadata=b'"' + b"x" * 8000 + b'"')
+    store.submit("large", metadata='"' + "x" * 8000 + '"')
     store.cancel("large")
     assert store.kept_bytes() - small > 8000
 

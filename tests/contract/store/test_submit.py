@@ -35,7 +35,7 @@ def flowing(store: Store, *, number: int = 25) -> Grant:
 
 
 def test_a_task_that_can_start_immediately_is_granted_by_its_own_submit(store: Store) -> None:
-    answer = store.accept("a", want=1, metadata=b'{"x":1}', key="acme", stream=True, waiting=True)
+    answer = store.accept("a", want=1, metadata='{"x":1}', key="acme", stream=True, waiting=True)
     assert (answer.state, answer.place.position) == ("executing", 0)
     (grant,) = answer.grants
     assert (grant.task_id, grant.attempt, grant.start_seq, grant.key) == ("a", 1, 1, "acme")

@@ -18,7 +18,7 @@ ALWAYS = Wanted(0, 1 << 50)
 
 
 def entry(number: int, model: str = "m") -> StageEntry:
-    task = TaskSpec("", model, "free", "", b"{}", estimated_input=100, price=PRICE, quota="k")
+    task = TaskSpec("", model, "free", "", b"{}", estimated_input=100, extras={"price": PRICE, "quota": "k"})
     return StageEntry(Stage(number, f"stage{number}"), task)
 
 

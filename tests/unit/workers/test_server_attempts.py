@@ -293,7 +293,7 @@ def test_a_provider_holds_its_model_by_saying_when_to_come_again(info: dict[str,
 async def test_that_requests_have_left_is_told_once_and_together() -> None:
     stage = Stage()
     worker = stage.worker(slots=3)
-    tasks = [grant(name)._replace(report_sent=name != "c") for name in "abc"]
+    tasks = [msgspec.structs.replace(grant(name), extras={"report_sent": name != "c"}) for name in "abc"]
     for task in tasks:
         stage.dispatcher.payloads.put(task.task_id, b"{}")
     await stage.store.answer("take", Taken(tasks, ()))
@@ -311,7 +311,9 @@ async def test_that_requests_have_left_is_told_once_and_together() -> None:
 
 async def test_the_first_output_says_that_a_request_has_left() -> None:
     stage = Stage()
-    attempt = await stage.started(stage.worker(), grant()._replace(report_sent=True))
+    attempt = await stage.started(
+        stage.worker(), msgspec.structs.replace(grant(), extras={"report_sent": True})
+    )
     attempt.chunk(chunk(attempt, 1, "a"))
     attempt.chunk(chunk(attempt, 2, "b"))
     (told,), _ = await stage.store.answer("sent", ())

@@ -48,8 +48,8 @@ def test_the_seed_chain_from_stage_to_stage() -> None:
     assert isinstance(summary, NextStage)
     assert content_of(summary) == "Sum up:\nA cook. One.\n\nTwo."
     assert (summary.task.model, summary.task.asked, summary.task.queue) == ("chat", "sum_up", "paid_batch")
-    assert summary.task.answer == "payload"
-    assert summary.task.fallbacks == (("small", ""),)
+    assert summary.task.extras["schema"] == "payload"
+    assert summary.task.extras["fallbacks"] == (("small", ""),)
     assert summary.task.model_omitted
     assert summary.task.template.startswith("sum_up\n")
     assert not summary.task.stream
