@@ -59,11 +59,8 @@ class Bank:
     ) -> Submitted | Rejection:
         """Once, or again when the store has been told what there is."""
         name = task or f"{self.scheduler.replica}-{next(self._numbers)}"
-        spec = TaskSpec(
-            name, "m", "free", user, b"{}", estimated_input=100, extras={"price": PRICE, "quota": "k"}
-        )
-        for field, value in more.items():
-            setattr(spec, field, value)
+        extras = {"price": PRICE, "quota": "k"} | more
+        spec = TaskSpec(name, "m", "free", user, b"{}", estimated_input=100, extras=extras)
         for _ in range(3):
             reply = await self.scheduler.submit(spec, 0, self.scheduler.nonce(), "w", chain=chain)
             answer = self.scheduler.parse_submit(reply)
