@@ -1,7 +1,9 @@
 """The time limits of one request to an upstream."""
 
 import asyncio
+import math
 from dataclasses import dataclass
+from operator import itemgetter
 
 from fairlane.workers.sdk.errors import TaskError
 
@@ -33,29 +35,28 @@ class Clock:
         self._limits = limits
         self._stream = stream
         self._loop = asyncio.get_running_loop()
-        self._started = self._loop.time()
+        self._started = self._asked_at = self._loop.time()
         self._total_at = self._started + min(limits.total_ms / 1000, remaining_s)
         self._of_task = remaining_s * 1000 <= limits.total_ms
-        self._limit = "TOTAL_TIMEOUT", ""
-        self._asked_at = self._started
+        self._limit = ""
+        """The limit that was waited for last: `total`, `first` or `idle`."""
         self._silent_s = 0.0
 
     def until_answer(self) -> asyncio.Timeout:
         """For the wait until the answer's head."""
-        return self._sooner(*self._first_output())
+        return self._until(math.inf)
 
     def until_next(self) -> asyncio.Timeout:
         """For one read of the answer's body."""
-        if not self._stream:
-            return self._sooner(None)
         self._asked_at = self._loop.time()
-        idle_at = self._asked_at + self._limits.idle_ms / 1000 - self._silent_s
-        first_at, *first = self._first_output()
-        if self.has_output or first_at is None or idle_at < first_at:
-            sentence = f"The upstream was silent for {self._limits.idle_ms} ms."
-            code = "STREAM_STALLED" if self.has_output else "FIRST_TOKEN_TIMEOUT"
-            return self._sooner(idle_at, code, sentence)
-        return self._sooner(first_at, *first)
+        return self._until(self._asked_at + self._limits.idle_ms / 1000 - self._silent_s)
+
+    def _until(self, idle_at: float) -> asyncio.Timeout:
+        at, self._limit = self._total_at, "total"
+        if self._stream:
+            first_at = math.inf if self.has_output else self._started + self._limits.ttft_ms / 1000
+            at, self._limit = min((at, "total"), (first_at, "first"), (idle_at, "idle"), key=itemgetter(0))
+        return asyncio.timeout_at(at)
 
     def came(self) -> None:
         """Record that bytes have arrived."""
@@ -69,19 +70,11 @@ class Clock:
 
     def failure(self) -> TaskError:
         """The failure for the limit that was waited for last."""
-        code, sentence = self._limit
-        return TaskError(code, sentence, retryable=not (code == "TOTAL_TIMEOUT" and self._of_task))
-
-    def _first_output(self) -> tuple[float | None, str, str]:
-        if not self._stream:
-            return None, "", ""
-        limit_ms = self._limits.ttft_ms
-        sentence = f"The upstream gave no output within {limit_ms} ms."
-        return self._started + limit_ms / 1000, "FIRST_TOKEN_TIMEOUT", sentence
-
-    def _sooner(self, at: float | None, code: str = "", sentence: str = "") -> asyncio.Timeout:
-        if at is None or self._total_at <= at:
-            at, code = self._total_at, "TOTAL_TIMEOUT"
-            sentence = f"The upstream was not done after {round((at - self._started) * 1000)} ms."
-        self._limit = code, sentence
-        return asyncio.timeout_at(at)
+        if self._limit == "total":
+            sentence = f"The upstream was not done after {round((self._total_at - self._started) * 1000)} ms."
+            return TaskError("TOTAL_TIMEOUT", sentence, retryable=not self._of_task)
+        sentence = f"The upstream was silent for {self._limits.idle_ms} ms."
+        if self._limit == "first":
+            sentence = f"The upstream gave no output within {self._limits.ttft_ms} ms."
+        code = "STREAM_STALLED" if self.has_output else "FIRST_TOKEN_TIMEOUT"
+        return TaskError(code, sentence, retryable=True)

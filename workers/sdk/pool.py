@@ -1,9 +1,10 @@
 """Runs handlers: one asyncio task per running handler, from `Start` to its result."""
 
 import asyncio
+import base64
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 from msgspec import Raw
@@ -11,18 +12,18 @@ from msgspec import Raw
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.logs.redaction import unquoted
 from fairlane.workers import protocol
-from fairlane.workers.sdk.binary import Base64Pieces
 from fairlane.workers.sdk.context import Context
 from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.handlers import Registry
-from fairlane.workers.sdk.session.checks import check_delta
-from fairlane.workers.sdk.session.session import Session, Start
+from fairlane.workers.sdk.session.session import Session, Start, check_delta
 from fairlane.workers.sdk.values import Delta, Key, Result, Task, Usage, as_json
 from fairlane.workers.tracing import Attributes, Span, Tracer, read_traceparent
 
 NULL = Raw(b"null")
 GRACE_SHARE = 0.8
 """Part of a cancel's grace that a handler gets; the rest is for the answer's way back."""
+MAX_PIECE = 36 * 1024
+"""Bytes in one delta, which is then 48 KiB of text: an event of 64 KiB would be brought to other replicas in two steps."""
 
 
 class Pool:
@@ -261,6 +262,26 @@ class _Running:
         if self._span is not None:
             self._span.end("" if failure is None else failure.code)
         return self._session.finish(self._output, result)
+
+
+class Base64Pieces:
+    """Encodes pieces so that their texts together are the base64 of all bytes: each but the last has whole groups of three."""
+
+    def __init__(self) -> None:
+        self._left = b""
+
+    def add(self, data: bytes) -> Iterator[str]:
+        """The texts that these bytes bring, often one."""
+        data = self._left + data
+        whole = len(data) - len(data) % 3
+        self._left = data[whole:]
+        for at in range(0, whole, MAX_PIECE):
+            yield base64.b64encode(data[at : min(at + MAX_PIECE, whole)]).decode()
+
+    def rest(self) -> str:
+        """Return the text of the remaining bytes, or ''."""
+        data, self._left = self._left, b""
+        return base64.b64encode(data).decode()
 
 
 def _begin_span(tracer: Tracer, task: Task) -> Span:

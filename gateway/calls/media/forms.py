@@ -7,7 +7,7 @@
 | `name[key]` | a member `key` of the object `name` |
 | a file | `{"filename", "contentType", "data"}`, its bytes as base64 |
 
-The way back is `workers/adapters/dialects/forms.py`.
+The way back is `workers/adapters/dialects/media.py`.
 """
 
 import re

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.workers.sdk.binary import Base64Pieces
 from fairlane.workers.sdk.handlers import Registry
+from fairlane.workers.sdk.pool import Base64Pieces
 from fairlane.workers.tasktypes import MEDIA, SPEECH, TRANSCRIPTION, covers, takes
 
 

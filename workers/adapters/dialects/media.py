@@ -1,17 +1,31 @@
-"""OpenAI's calls for audio, images and moderations: a task's payload as its request, and what reads the answers. Pure."""
+"""OpenAI's calls for audio, images and moderations: a task's payload as its request, and what reads the answers. Pure.
+
+A payload as a form (`multipart/form-data`); `gateway/calls/media/forms.py` has the other direction:
+
+| in the payload | in the form |
+|---|---|
+| a text | a field |
+| a number, true or false | its JSON as a field; null is left out |
+| a list | a field `name[]` for each item |
+| an object | a field `name[key]` for each member |
+| `{"filename", "contentType", "data"}` | a file; `data` is base64 |
+"""
 
 import re
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 
+import httpx2
 import msgspec
 from msgspec import Raw
 
 from fairlane.workers.adapters.choices import MAX_USAGE, usage_of
 from fairlane.workers.adapters.dialects.base import Call, Output, Reader
-from fairlane.workers.adapters.dialects.forms import form_of
 from fairlane.workers.adapters.failures import UpstreamSaid, is_error
 from fairlane.workers.adapters.lenient import NotJsonError, check_size, encoded, joined, lenient
 from fairlane.workers.sdk import Delta, Result, Task
+from fairlane.workers.sdk.media import Upload
 from fairlane.workers.tasktypes import (
     IMAGE,
     IMAGE_EDIT,
@@ -32,6 +46,8 @@ CALLS = {
     IMAGE_VARIATION: ("/images/variations", "data", True),
 }
 """The path of each type, the member that an answer must have, and whether the request is a form."""
+MAX_LEVELS = 4
+MAX_FIELDS = 1024
 _OF_STREAMS = ("stream", "partial_images", "stream_format")
 _TEXTS = ("text", "srt", "vtt")
 _HTML = re.compile(rb"\s*<(?:!doctype|html)", re.IGNORECASE)
@@ -58,6 +74,36 @@ def media_call(task: Task, members: dict[str, Raw], model: str) -> Call:
         form, content_type = form_of(body)
         return Call(path, form, reader, stream, content_type=content_type)
     return Call(path, msgspec.json.encode(body), reader, stream=binary, binary=binary)
+
+
+def form_of(members: Mapping[str, Raw]) -> tuple[bytes, str]:
+    """Return a form and its content type. Raise ValueError for what no form can say."""
+    decoded = ((name, msgspec.json.decode(raw)) for name, raw in members.items())
+    fields = chain.from_iterable(_fields(name, value) for name, value in decoded)
+    found = list(islice(fields, MAX_FIELDS + 1))  # also what is left out takes its time
+    if len(found) > MAX_FIELDS:
+        raise ValueError(f"a form of more than {MAX_FIELDS} fields")
+    files = [(name, value) for name, value in found if value is not None]
+    request = httpx2.Request("POST", "http://upstream", files=files)
+    return request.read(), request.headers["Content-Type"]
+
+
+def _fields(name: str, value: Any, level: int = 1) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a member, those that are left out as None."""
+    if not isinstance(value, dict | list):
+        text = value if isinstance(value, str) else msgspec.json.encode(value)
+        yield name, None if value is None else (None, text)
+    elif level > MAX_LEVELS:
+        raise ValueError(f"{name} is nested deeper than a form can say")
+    elif isinstance(value, list):
+        for item in value:
+            yield from _fields(f"{name}[]", item, level + 1)
+    elif {"data", "filename"} <= value.keys():
+        file = msgspec.convert(value, Upload)
+        yield name, (file.filename or "file", file.data, file.content_type or "application/octet-stream")
+    else:
+        for key, inner in value.items():
+            yield from _fields(f"{name}[{key}]", inner, level + 1)
 
 
 class ObjectReader(Reader):

@@ -13,7 +13,6 @@ import msgspec
 
 from fairlane.workers import protocol
 from fairlane.workers.sdk.errors import shorten
-from fairlane.workers.sdk.session.checks import check_message
 from fairlane.workers.sdk.session.ledger import Ledger
 from fairlane.workers.sdk.session.output import TaskOutput
 from fairlane.workers.sdk.values import Key
@@ -22,6 +21,12 @@ ENVELOPE_BYTES = 1024
 """Room for the members of a `taskChunk` other than its deltas."""
 
 RETRY_WHEN_FULL_MS = 1000
+
+HEADROOM = 200
+"""Levels by which a message may be nested less than this process could read. Gateways keep back fewer."""
+_OPEN, _CLOSE = b"[" * HEADROOM, b"]" * HEADROOM
+_any = msgspec.json.Decoder(msgspec.Raw)
+_delta = msgspec.json.Decoder(protocol.Delta)
 
 
 class Phase(Enum):
@@ -287,3 +292,27 @@ class Session:
             output.is_queued = True
             self._line.append(output)
             self._wake()
+
+
+# ---- checks of outgoing messages as the gateway makes them: a wrong one fails its task here, not the connection ----
+
+
+def check_delta(encoded: bytes) -> None:
+    """Raise ValueError or RecursionError for a delta that the gateway would not take."""
+    delta = _delta.decode(encoded)
+    if delta.tool_calls is not msgspec.UNSET and bytes(delta.tool_calls)[:1] not in (b"[", b"n"):
+        raise ValueError("tool_calls is no list")
+    if delta.extra is not msgspec.UNSET and bytes(delta.extra)[:1] not in (b"{", b"n"):
+        raise ValueError("extra is no object")
+    _check_depth(encoded)
+
+
+def check_message(frame: bytes) -> None:
+    """The same for a whole message."""
+    protocol.from_worker.decode(frame)
+    _check_depth(frame)
+
+
+def _check_depth(text: bytes) -> None:
+    if len(text) > HEADROOM and text.count(b"[") + text.count(b"{") > HEADROOM:
+        _any.decode(b"%b%b%b" % (_OPEN, text, _CLOSE))
