@@ -81,11 +81,12 @@ class Authorizer:
             raise self._lifecycle.rejection()
         if access is Access.READER:
             return self._reader(request)
-        caller = self._authenticate(request)
+        caller = callers.anybody if callers.open and request.plain else callers.authenticate(request.proof)
         if not request.plain:
             self._log_ignored_user(request, caller)
-        _check_scope(caller, access)
-        self.calls.enter(request, caller, unnamed=submits and caller.unnamed)
+        if not caller.admin or caller.claims is not None:
+            _check_scope(caller, access)
+        self.calls.enter(request, caller, unnamed=submits and bool(caller.user_from) and caller.unnamed)
         return caller
 
     def _log_ignored_user(self, request: Request, caller: Caller) -> None:

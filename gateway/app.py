@@ -174,7 +174,7 @@ class App(FastAPI):
     def __call__(  # type: ignore[override]
         self, scope: Scope, receive: Receive, send: Send
     ) -> Awaitable[None]:
-        # not a coroutine itself, nor is `_begin`: every frame costs a quiet stream 300 bytes
+        # not a coroutine itself: every frame costs a quiet stream 300 bytes
         if scope["type"] == "http":
             return self._http(Request(scope, receive, send))
         return self._websocket(scope, receive, send)
@@ -194,8 +194,15 @@ class App(FastAPI):
             await send({"type": "websocket.http.response.body", "body": answer.body})
 
     async def _http(self, request: Request) -> None:
+        """Find the call of a request, authorize it and answer it. Whatever it raises becomes an answer."""
+        gateway = self.gateway
         try:
-            await self._begin(request)
+            call = self.calls.exact.get((request.method, request.path)) or self._find(request)
+            request.route, request.submits = call.path, call.submits
+            if gateway.tracer is not None and call.submits:
+                request.span = trace_request(gateway.tracer, request)
+            caller = gateway.authorizer.authorize(request, call.access, call.submits)
+            await (call.answer or self._call_fastapi)(gateway.tasks, caller, request)
         except ClientGone:
             pass  # no client is left; its task was cancelled or continues, as the caller chose
         except AnswerCut:
@@ -210,39 +217,29 @@ class App(FastAPI):
             )  # its frames may hold a large body
         finally:
             method = request.method
-            self.gateway.authorizer.calls.leave(request)
+            gateway.authorizer.calls.leave(request)
             seconds = time.monotonic() - request.began
             known = method if method in METHODS else "other"
-            self.gateway.metrics.observe(HTTP_REQUESTS, seconds, known, request.route, str(request.status))
+            gateway.metrics.observe(HTTP_REQUESTS, seconds, known, request.route, str(request.status))
             if request.span is not None:
                 end_request(request.span, request.status)
 
-    def _begin(self, request: Request) -> Awaitable[None]:
-        """Return the answer of the call of a request, which is found and authorized first. Raise ApiError."""
-        gateway = self.gateway
-        call, request.path_params = self._find(request)
-        request.route, request.submits = call.path, call.submits
-        if gateway.tracer is not None and call.submits:
-            request.span = trace_request(gateway.tracer, request)
-        caller = gateway.authorizer.authorize(request, call.access, call.submits)
-        answer = call.answer or self._call_fastapi
-        return answer(self.gateway.tasks, caller, request)
-
-    def _find(self, request: Request) -> tuple[Call, dict[str, str]]:
-        """Return the call of a request; if its path has none, that of the path without its last slashes."""
+    def _find(self, request: Request) -> Call:
+        """Return the call of a request, and set its parameters. If its path has none, try it without its last slashes."""
         method = request.method
         try:
-            return self.calls.find(method, request.path)
+            call, request.path_params = self.calls.find(method, request.path)
+            return call
         except ApiError as error:
             bare = request.path.rstrip("/")
             if error.status != 404 or not bare or bare == request.path:
                 raise
             try:
-                found = self.calls.find(method, bare)
+                call, request.path_params = self.calls.find(method, bare)
             except ApiError as other:
                 raise (error if other.status == 404 else other) from None
             request.path = request.scope["path"] = bare
-            return found
+            return call
 
     async def _call_fastapi(self, _tasks: Tasks, caller: Caller | None, request: Request) -> None:
         """Answer a call that is a route of FastAPI. A viewer sees the origins of URLs only: the rest may be a secret."""

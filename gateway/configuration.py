@@ -21,6 +21,9 @@ from fairlane.queues.overrides import Override
 
 log = structlog.get_logger("fairlane.gateway")
 
+MAX_SIMPLE = 1000
+"""Plans that are remembered: callers may name any model."""
+
 RELOADED = tuple(name for name, field in Settings.model_fields.items() if NEEDS_RESTART not in field.metadata)
 """Settings that a reload applies without a restart."""
 _LOGGED_AS = {"workers": "tokens"}
@@ -137,6 +140,8 @@ class ActiveConfig:
     def _lay_over(self) -> None:
         self.overlay: Overlay = overlay(self.settings, self.plans, self._overrides)
         """The settings and plans with the overrides on top."""
+        self._simple: dict[tuple[str, str], Plan] = {}
+        """Plans of models without a route and a price, by name and tier: they are the same for all."""
         invalid = {name: {"override": name, "reason": why} for name, why in self.overlay.invalid.items()}
         self._log_new("an override does not fit the configuration, and is not applied", invalid)
 
@@ -151,7 +156,15 @@ class ActiveConfig:
     def plan(self, caller: Caller, name: str, has_image: Callable[[], bool], subject: str = "") -> Plan:
         """Return the plan of this caller's request for this name now. `has_image` is called only if it matters. `subject`: as
         `Overlay.plans_of` takes it."""
-        return self.plans_of(name, subject).plan(caller, name, time.time() * 1000, has_image)
+        plan = self._simple.get((name, caller.tier)) if caller.quota is None else None
+        if plan is None:
+            plan = self.plans_of(name, subject).plan(caller, name, time.time() * 1000, has_image)
+            simple = plan.rule is None and caller.quota is None and not self.plans.prices
+            if simple and name not in self.overlay.shares:
+                if len(self._simple) >= MAX_SIMPLE:
+                    self._simple.clear()
+                self._simple[name, caller.tier] = plan
+        return plan
 
     def plans_of(self, name: str, subject: str = "") -> Plans:
         """Return the plans of a task that names this route or model."""

@@ -8,6 +8,7 @@ guessed (66 random bits). They do not grant access: whose task it is, is checked
 
 import os
 import re
+import time
 from collections.abc import Callable
 
 POOL = 0
@@ -27,12 +28,13 @@ _VERSION_AND_VARIANT = (8 << 76) | (0b10 << 62)
 _LOW_62 = (1 << 62) - 1
 
 
-def new_task_id(now_ms: int, pool: int = POOL, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
+def new_task_id(now_ms: int = 0, pool: int = POOL, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
     """A new id as lower-case text, 36 characters.
 
-    `now_ms` is wall-clock time (its low 48 bits are used); `pool` is 0 to 255. Unique without coordination
+    `now_ms` is wall-clock time, 0: now (its low 48 bits are used); `pool` is 0 to 255. Unique without coordination
     between replicas.
     """
+    now_ms = now_ms or time.time_ns() // 1_000_000
     noise = int.from_bytes(random_bytes(9), "big")
     number = (
         (now_ms & 0xFFFF_FFFF_FFFF) << 80

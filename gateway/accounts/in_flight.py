@@ -39,9 +39,14 @@ class InFlightRequests:
         """
         request.caller = caller
         self._used.add(caller.key_id)
-        sentence = f"You have {self.max_open} calls open in this gateway; wait until some have ended"
         owner_key = (caller.key_id, "" if unnamed else caller.user)
-        request.owner_key = self._add(request, owner_key, self.max_open, sentence)
+        calls = self._open.setdefault(owner_key, set())
+        if len(calls) >= self.max_open:
+            raise too_many_calls(
+                f"You have {self.max_open} calls open in this gateway; wait until some have ended"
+            )
+        calls.add(request)
+        request.owner_key = owner_key
 
     def name(self, request: Request, caller: Caller) -> None:
         """Count a call for the user that its body names. Raise ApiError (429) if it is one too many; it is not open then."""

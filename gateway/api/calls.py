@@ -31,12 +31,13 @@ class Calls:
     def __init__(self, disabled: frozenset[str] = frozenset()) -> None:
         self.disabled = disabled
         """The features whose calls are left out."""
-        self._exact: dict[tuple[str, str], Call] = {}
+        self.exact: dict[tuple[str, str], Call] = {}
+        """The calls without parameters, by method and path."""
         self._patterns: list[tuple[str, re.Pattern[str], Call]] = []
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """(method, path) of each call."""
-        yield from ((method, call.path) for (method, _), call in self._exact.items())
+        yield from ((method, call.path) for (method, _), call in self.exact.items())
         yield from ((method, call.path) for method, _, call in self._patterns)
 
     def add(self, method: str, path: str, call: Call) -> None:
@@ -44,7 +45,7 @@ class Calls:
         if feature_of_path(path, self.disabled):
             return
         if "{" not in path:
-            self._exact[method, path] = call
+            self.exact[method, path] = call
             return
         fixed = _PARAMETER.split(path)
         pattern = re.escape(fixed[0])
@@ -54,15 +55,15 @@ class Calls:
 
     def find(self, method: str, path: str) -> tuple[Call, dict[str, str]]:
         """Return the call and the parameters of its path. Raise ApiError: 404, 405, 414, 426."""
-        call = self._exact.get((method, path))
+        call = self.exact.get((method, path))
         if call is not None:
             return call, {}
         if len(path) > MAX_PATH:
             raise ApiError(414, "PATH_TOO_LONG", "The path is too long")
-        allowed = {known for known, exact in self._exact if exact == path}
+        allowed = {known for known, exact in self.exact if exact == path}
         for known in allowed:
-            if self._exact[known, path].any_method:
-                return self._exact[known, path], {}
+            if self.exact[known, path].any_method:
+                return self.exact[known, path], {}
         for known, pattern, call in self._patterns:
             match = pattern.fullmatch(path)
             if match:

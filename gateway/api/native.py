@@ -10,7 +10,6 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.audit.log import actor_of
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.calls.endpoints import MEMBERS, endpoint_task, read_endpoint_request
@@ -91,7 +90,7 @@ def _answer(
 
 
 async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
-    body, fields = await read_json(tasks, request)
+    body, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     payload = payload_of(body, fields)
     return _make(tasks, caller, request, "openaiLike", fields, fields, payload, idempotency, OWN_FIELDS)
@@ -100,12 +99,12 @@ async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple
 async def _read_task(
     tasks: Tasks, caller: Caller, request: Request
 ) -> tuple[TaskSpec, AnswerMode] | tuple[TaskSpec, AnswerMode, Submission]:
-    _, fields = await read_json(tasks, request)
+    _, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     if kind_of(fields.get("chain") or b""):
         return await _read_chain(tasks, caller, request, fields, idempotency)
     if kind_of(fields.get("template") or b""):
-        task_id = new_task_id(now_ms())
+        task_id = new_task_id()
         subject = idempotency.key if idempotency else task_id
         filled = await fill_in(tasks.current, caller, fields, tasks.bodies, subject)
         if idempotency is None:
@@ -153,7 +152,7 @@ async def _read_request(
     size = sum(memoryview(fields[name]).nbytes for name in ("body", "bodyBase64") if name in fields)
     target = await tasks.bodies.run(size, read_endpoint_request, fields, task_type)
     tasks.calls.name(request, caller)
-    task_id = new_task_id(now_ms())
+    task_id = new_task_id()
     asynchronous, stream = read_flag(fields, "async"), read_flag(fields, "stream")
     permit = task_type == PERMIT  # its client does not wait for the end, but polls or reads the stream
     options = read_options(fields, wait=not asynchronous and not permit, stream=stream)
@@ -181,7 +180,7 @@ async def _read_chain(
     asynchronous = read_flag(fields, "async") if kind_of(fields.get("async") or b"") else not stream
     wanted = await read_chain(tasks.current, caller, fields, tasks.bodies)
     tasks.calls.name(request, caller)
-    task_id = new_task_id(now_ms())
+    task_id = new_task_id()
     options = read_options(fields, wait=not asynchronous, stream=stream)
     options.sets_stream = bool(kind_of(fields.get("stream") or b""))
     task, chain = await make_chain(
@@ -218,7 +217,7 @@ def _make(
 ) -> tuple[TaskSpec, AnswerMode]:
     """`named`: the model in the payload, which is the task's default. `filled`: the template that made the payload."""
     tasks.calls.name(request, caller)
-    task_id = task_id or new_task_id(now_ms())
+    task_id = task_id or new_task_id()
     if filled is None:
         name = read_model(fields, named or caller.only_model or DEFAULT_MODEL)
         subject = idempotency.key if idempotency else task_id

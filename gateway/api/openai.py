@@ -5,7 +5,6 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
@@ -29,7 +28,7 @@ async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """Return a request as a task. Nothing else of the body remains in memory."""
-    body, fields = await read_json(tasks, request)
+    body, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
     wanted = read(fields)
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     task = task_of(

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 from msgspec import Raw
 
+from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.jsontext import kind_of, too_deep
 
@@ -99,6 +100,13 @@ class Bodies:
 
     def __init__(self) -> None:
         self._large = asyncio.Semaphore(1)
+
+    async def read(self, request: Request, limit: int) -> tuple[bytes, RawObject]:
+        """Return a request's body of at most `limit` bytes, and its members. Raise ApiError and ClientGone."""
+        body = await request.json_body(limit)
+        if len(body) < LARGE:
+            return body, parse_object(body)
+        return body, await self.parse(body)
 
     async def parse(self, body: bytes | Raw, what: str = "The body") -> RawObject:
         """Return the members of a JSON object of any size. Raise as `parse_object`."""

@@ -100,12 +100,6 @@ class DirectExchange:
         raise NotImplementedError
 
 
-def direct_exchange(method: Callable[..., object]) -> DirectExchange | None:
-    """Return the object that a `receive` or `send` belongs to; None if middleware wraps it."""
-    whole = getattr(method, "__self__", None)
-    return whole if isinstance(whole, DirectExchange) else None
-
-
 class Request:
     """An HTTP request."""
 
@@ -113,6 +107,7 @@ class Request:
         "_query",
         "began",
         "caller",
+        "direct",
         "headers",
         "id",
         "link_owner",
@@ -139,6 +134,9 @@ class Request:
         self.scope = scope
         self.receive = receive
         self.send = send
+        whole = getattr(send, "__self__", None)
+        self.direct = whole if isinstance(whole, DirectExchange) else None
+        """The object behind `receive` and `send`; None if middleware wraps it."""
         self.path: str = scope["path"]
         self.method: str = scope["method"]
         self.path_params: dict[str, str] = {}
@@ -146,7 +144,10 @@ class Request:
         """By their names in lower case."""
         self.plain = SPECIAL_HEADERS.isdisjoint(self.headers)
         """Whether it has none of SPECIAL_HEADERS."""
-        self.id = self._client_id() or b"req_" + os.urandom(12).hex().encode()
+        given = self.headers.get(b"x-request-id")  # the caller's own id, if a log line may hold it
+        if given is None or not _REQUEST_ID.fullmatch(given):
+            given = b"req_" + os.urandom(12).hex().encode()
+        self.id = given
         self.started = False
         self.status = 499
         """Of the answer; 499 until it begins, as if the client had left."""
@@ -216,11 +217,6 @@ class Request:
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
-    def _client_id(self) -> bytes | None:
-        """Return the caller's own id of the request, if it is one that a log line may hold."""
-        value = self.headers.get(b"x-request-id")
-        return value if value is not None and _REQUEST_ID.fullmatch(value) else None
-
     def query(self, name: str) -> str | None:
         """Return the last value of a parameter. Raise ApiError(400) when there are absurdly many."""
         values = self._parameters().get(name)
@@ -253,9 +249,7 @@ class Request:
                 raise ApiError(
                     415, "UNSUPPORTED_MEDIA_TYPE", "Send JSON with the header Content-Type: application/json"
                 )
-        self._check_length(limit)
-        whole = None if CODED in self.headers else direct_exchange(self.receive)
-        body = None if whole is None else whole.take_body()
+        body = None if self.direct is None or CODED in self.headers else self.direct.take_body()
         if body is None:
             try:
                 async with asyncio.timeout(BODY_S):
@@ -350,8 +344,7 @@ class Request:
 
     def begin(self, status: int, headers: Headers) -> bool:
         """Begin the answer if that needs no waiting; the head leaves with the first part. Return False if nothing was done."""
-        whole = direct_exchange(self.send)
-        if whole is None or not whole.begin(status, self.complete(headers)):
+        if self.direct is None or not self.direct.begin(status, self.complete(headers)):
             return False
         self.started, self.status = True, status
         return True
@@ -360,9 +353,8 @@ class Request:
         """Drop the headers and the query, and the scope where it is ours: a long answer needs them no more."""
         self.headers = {}
         self._query = None
-        whole = direct_exchange(self.send)
-        if whole is not None:
-            whole.forget_head()
+        if self.direct is not None:
+            self.direct.forget_head()
         else:
             self.scope["headers"].clear()
 
@@ -372,11 +364,10 @@ class Request:
             await self.respond_in_parts(status, [body], headers)
             return
         length = (b"content-length", b"%d" % len(body))
-        whole = direct_exchange(self.send)
-        if whole is not None:
+        if self.direct is not None:
             self.started, self.status = True, status
             fields = headers if status in (204, 304) else [*headers, length]
-            if whole.respond(status, self.complete(fields), body):
+            if self.direct.respond(status, self.complete(fields), body):
                 return
         await self.start(status, headers if status in (204, 304) else [*headers, length])
         await self.send({"type": "http.response.body", "body": body})

@@ -11,14 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from itertools import chain
 from typing import Protocol
 
-from fairlane.gateway.calls.http import (
-    SSE_HEADERS,
-    DirectExchange,
-    DisconnectWatcher,
-    Request,
-    Send,
-    direct_exchange,
-)
+from fairlane.gateway.calls.http import SSE_HEADERS, DirectExchange, DisconnectWatcher, Request, Send
 from fairlane.gateway.errors import Headers
 from fairlane.queues.errors import StoreError
 from fairlane.streaming.events import TERMINAL, UNLOGGED, Event
@@ -184,7 +177,7 @@ async def serve(
     departure = DisconnectWatcher(request, interrupt)
     open_answers.add(interrupt, None if resumable else reader.feed)
     head = [*kind, *headers]
-    direct = direct_exchange(request.send)
+    direct = request.direct
     take = None if direct is None else _Live(direct, request, reader, stream, head, keepalive_s).take
     now = asyncio.get_running_loop().time
     hold_until = now() + hold_s

@@ -6,6 +6,7 @@ The worker gets the bytes of the request without the gateway's fields.
 import contextlib
 import math
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.calls.token_limits import (
     MAX_CHOICES,
+    ONE_ANSWER,
+    SIZES,
     OutputCap,
     cap_output_tokens,
     enforce_equal,
@@ -57,6 +60,8 @@ WITHOUT_BOUND = frozenset({"openaiEmbedding", *MEDIA})
 """OpenAI's types whose output has no bound in tokens."""
 
 MAX_MODEL_CHARS = 200
+MAX_CHECKED = 1000
+"""Valid names of models that are remembered, so that most tasks need no check."""
 MAX_METADATA_BYTES = 4096
 MAX_ESTIMATED_INPUT = 200_000
 MAX_TYPE_CHARS = 100
@@ -130,13 +135,19 @@ def read_model(fields: RawObject, default: str | None) -> str:
     elif not isinstance(model, str):
         raise bad_request("model must be a string", "model")
     else:
-        check_model_name(model)
+        _check_requested(model)
+    return model
+
+
+@lru_cache(MAX_CHECKED)
+def _check_requested(model: str) -> None:
+    """Raise ApiError(400) for a name that no client's body may give."""
+    check_model_name(model)
     if is_reserved(model):
         sentence = (
             f"A name that begins with {ENDPOINT} is an endpoint's: submit a task of type http, or permit"
         )
         raise bad_request(sentence, "model")
-    return str(model)
 
 
 def holds_model(fields: RawObject, model: str) -> bool:
@@ -191,10 +202,8 @@ def read_type(fields: RawObject) -> str:
     return task_type
 
 
-def text_bytes(task_type: str, payload: bytes, fields: RawObject) -> int:
+def text_bytes(payload: bytes, fields: RawObject) -> int:
     """Return the bytes of a payload with these members that are not in files: models count tokens of text only."""
-    if task_type not in MEDIA:
-        return len(payload)
     files = sum(len(memoryview(raw)) for name, raw in fields.items() if name in FILES)
     return max(len(payload) - files, 0)
 
@@ -206,7 +215,7 @@ def is_name(text: str, most: int) -> bool:
 
 def read_flag(fields: RawObject, name: str) -> bool:
     """Return a boolean field; absent and null are false."""
-    value = value_of(fields, name)
+    value = value_of(fields, name) if name in fields else None
     if value is None:
         return False
     if not isinstance(value, bool):
@@ -256,14 +265,15 @@ def build_task(
         reject_provider_files(payload)
     builder = TaskBuilder(settings, caller, task_id, task_type, options, own, tell_model)
     other = plan.downgrade
-    spare = dict(fields) if other and other.rule else fields
+    if other is None:
+        return builder.build(plan, payload, fields)
+    spare = dict(fields) if other.rule else fields
     task = builder.build(plan, payload, fields)
-    if other is not None:
-        with contextlib.suppress(
-            ApiError
-        ):  # more output than the tier allows: then it is rejected if it cannot be paid
-            task.downgrade = builder.build(other, payload if other.rule else task.payload, spare)
-            task.downgrade.extras.pop("quota", None)
+    with contextlib.suppress(
+        ApiError
+    ):  # more output than the tier allows: then it is rejected if it cannot be paid
+        task.downgrade = builder.build(other, payload if other.rule else task.payload, spare)
+        task.downgrade.extras.pop("quota", None)
     return task
 
 
@@ -284,8 +294,13 @@ class TaskBuilder(msgspec.Struct, frozen=True):
         rule = plan.rule or NO_RULE
         terms = plan.terms
         payload, model_omitted = self._payload(plan, payload, fields)
-        mode = _mode(options, rule, fields)
         waits = options.wait
+        mode = options.mode
+        if mode is None:
+            usual = "stream" if waits or options.stream else "batch"
+            mode = rule.mode or ("vision" if has_image(fields) else usual)
+        elif mode not in MODES:
+            raise bad_request(f"mode must be one of {', '.join(MODES)}", "mode")
         timeout = None if options.timeout is None else _timeout(settings, options.timeout)
         kept = options.result_ttl_ms
         if rule.timeout_ms:
@@ -301,7 +316,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
                 timeout = settings.max_task_timeout_ms
             else:
                 timeout = settings.task_timeout_ms
-        output = output_size(fields)
+        output = ONE_ANSWER if SIZES.isdisjoint(fields) else output_size(fields)
         answer = ""
         if task_type == "openaiLike" and not _FORMATS.isdisjoint(fields) and kind_of(payload) == "{":
             answer = answer_format(settings.structured_output, fields, templated=bool(options.template))
@@ -309,23 +324,25 @@ class TaskBuilder(msgspec.Struct, frozen=True):
         # an invalid `repair` is rejected, whatever the format of the answer
         if answer or options.repair is not None:
             repair = _repair(settings, options.repair) and answer != ""
-        text = text_bytes(task_type, payload, fields)
+        text = len(payload) if task_type not in MEDIA else text_bytes(payload, fields)
         archive_ms = 0 if waits or settings.archive == "off" else settings.archive_ttl_ms
         paid = bool(terms.price or plan.fallbacks) and not has_image(fields)
         limited = caller.key_limits or caller.user_limits
-        extras = only_set(
-            max_input=text // 4 if paid and text // 4 > MAX_ESTIMATED_INPUT else 0,
-            archive=archive_ms,
-            keep_request=settings.archive == "requests",
-            limits=(caller.key_limits, caller.user_limits) if limited else None,
-            price=terms.price,
-            quota=terms.quota,
-            token_use=caller.uses,
-            fallbacks=plan.fallbacks,
-            fallback_after=rule.fallback_after_ms if plan.fallbacks else 0,
-            schema=answer,
-            repair=repair,
-        )
+        extras = {}
+        if archive_ms or limited or any(terms) or plan.fallbacks or answer or caller.uses:
+            extras = only_set(
+                max_input=text // 4 if paid and text // 4 > MAX_ESTIMATED_INPUT else 0,
+                archive=archive_ms,
+                keep_request=bool(archive_ms) and settings.archive == "requests",
+                limits=(caller.key_limits, caller.user_limits) if limited else None,
+                price=terms.price,
+                quota=terms.quota,
+                token_use=caller.uses,
+                fallbacks=plan.fallbacks,
+                fallback_after=rule.fallback_after_ms if plan.fallbacks else 0,
+                schema=answer,
+                repair=repair,
+            )
         return TaskSpec(
             id=self.task_id,
             model=plan.model,
@@ -356,7 +373,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
     def _payload(self, plan: Plan, payload: bytes, fields: RawObject) -> tuple[bytes, bool]:
         """Return the payload as it is stored, and whether the model is put in at the grant, as it may fall back before."""
         claims, rule = self.caller.claims, plan.rule
-        if kind_of(payload) != "{":
+        if not payload.startswith(b"{") and kind_of(payload) != "{":
             if claims is not None and claims.most_output:
                 raise TokenForbids(
                     "With this token the payload must be an object: its output is bounded there", "payload"
@@ -368,7 +385,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
         placed, model_omitted = place_model(
             fields, self.task_type, plan.asked, model, routed=rule is not None
         )
-        cap = self._cap(rule, fields)
+        cap = self._cap(rule, fields) if rule is not None or claims is not None else None
         if cap is not None:
             cap_output_tokens(cap, fields)
         rebuild = rebuild or placed or cap is not None
@@ -421,19 +438,6 @@ def _repair(settings: Settings, wish: Any) -> bool:
 def bad_schema(why: str) -> ApiError:
     """Return the error of a schema that answers cannot be compared with."""
     return bad_request(f"response_format.json_schema.schema cannot be checked: {why}", "response_format")
-
-
-def _mode(options: Options, rule: Rule, fields: RawObject) -> str:
-    mode = options.mode
-    if mode is None:
-        if rule.mode:
-            return rule.mode
-        if has_image(fields):
-            return "vision"
-        return "stream" if options.wait or options.stream else "batch"
-    if mode not in MODES:
-        raise bad_request(f"mode must be one of {', '.join(MODES)}", "mode")
-    return str(mode)
 
 
 def _is_number(value: Any) -> bool:

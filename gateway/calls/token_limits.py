@@ -36,6 +36,12 @@ class OutputSize(NamedTuple):
     """Number of answers, as far as the body shows it."""
 
 
+ONE_ANSWER = OutputSize(0, 1)
+"""A body that says nothing about it."""
+SIZES = frozenset({*BOUNDS, *CHOICES, "prompt"})
+"""The members that say something about it."""
+
+
 def numbers_of(fields: RawObject, names: tuple[str, ...]) -> dict[str, int | None]:
     """Return the members of these names that are not null; None as the value of one that is no number from 1 to the maximum."""
     values = {name: value_of(fields, name) for name in names if name in fields}

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.native import cancelled_state
 from fairlane.gateway.calls.bodies import RawObject, value_of
 from fairlane.gateway.calls.endpoints import JSON_TYPE, EndpointRequest, endpoint_task, read_body, read_text
@@ -26,7 +25,6 @@ from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
 from fairlane.gateway.tasks.idempotent_replay import state_fields
 from fairlane.gateway.tasks.poll import PERMIT_MEMBERS
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import HTTP, PERMIT, TERMINAL, ExistingTask, Place, Record, State, TaskSpec
 
@@ -45,7 +43,7 @@ MAX_PRIORITY = 5
 
 async def submit(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/submitTask."""
-    body, fields = await read_json(tasks, request)
+    body, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
     task = await _read(tasks, caller, request, fields)
     del body, fields  # the submission may wait for Redis
     submitted = await tasks.submit(task)
@@ -91,7 +89,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, fields: RawObjec
     target = EndpointRequest(
         url, method, body=text, bytes_of_body=length, content_type=JSON_TYPE if text else ""
     )
-    task_id = new_task_id(now_ms())
+    task_id = new_task_id()
     subject = idempotency.key if idempotency else task_id
     options = Options(wait=False, priority=priority)
     try:
@@ -157,7 +155,7 @@ async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/cancelTask: succeeds also after the task's end."""
-    _, fields = await read_json(tasks, request, MAX_CANCEL_BYTES)
+    _, fields = await tasks.bodies.read(request, MAX_CANCEL_BYTES)
     task_id = read_text(fields, "task_id")
     if not task_id:
         raise bad_request("task_id is missing", "task_id")

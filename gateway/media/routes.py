@@ -9,7 +9,6 @@ from functools import partial
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.bodies import RawObject, encode_members
 from fairlane.gateway.calls.http import SSE_HEADERS, Request
@@ -25,7 +24,10 @@ from fairlane.streaming.jsontext import json_string
 
 async def _read(call: requests.MediaCall, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """Return a request as a task. Nothing else of the body remains in memory."""
-    body, fields = await (_form if call.is_form else read_json)(tasks, request)
+    if call.is_form:
+        body, fields = await _form(tasks, request)
+    else:
+        body, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
     answer = call.read(fields)
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     if caller.only_model is None and is_empty(fields.get("model", NULL)):

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.bodies import RawObject
 from fairlane.gateway.calls.http import JSON, Request
@@ -29,7 +28,7 @@ MAX_OF_PAGE = 1000
 
 async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/messages/count_tokens: an estimate, as the gateway does not have the model's tokenizer."""
-    body, fields = await read_json(tasks, request)
+    body, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
     check_model(caller, read_model(fields, caller.only_model))
     chat = await _chat_of(tasks, body, fields, stream=False, bounded=False)
     counted = {"input_tokens": chat.estimated_input, "estimated": True}
@@ -70,7 +69,7 @@ def model_info(row: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """Return a request as a task. Nothing else of the body remains in memory."""
-    body, fields = await read_json(tasks, request)
+    body, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
     stream = read_flag(fields, "stream")
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     chat = await _chat_of(tasks, body, fields, stream=stream)

@@ -3,14 +3,12 @@
 A request becomes a chat request (gateway/calls/responses), which any worker for chat can run.
 """
 
-import time
 from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.bodies import read_json
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
@@ -32,7 +30,7 @@ from fairlane.streaming.views.task import TaskInfo
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """Return a request as a task. Of the body, only the parts to be stored remain in memory."""
     request.words = WORDS
-    body, fields = await read_json(tasks, request)
+    body, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
     stream = read_flag(fields, "stream")
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     wishes = await tasks.bodies.run(len(body), read_storage_options, fields)
@@ -42,7 +40,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     owner = caller.named(fields)
     history: Sequence[bytes] = await stored.history(owner, previous, most) if previous is not None else ()
     known = await stored.referenced(owner, wishes.references, most)
-    task_id = new_task_id(time.time_ns() // 1_000_000)
+    task_id = new_task_id()
     size = len(body) + sum(map(len, history)) + sum(map(len, known.values()))
     read = partial(chat_of, history=history, known=known, hosted_tools=tasks.settings.hosted_tools)
     chat = await tasks.bodies.run(size, read, fields, stream=stream, store=stores, most=most)

@@ -1,6 +1,5 @@
 """Builds the task of a /v1 call: of an HTTP request, or of a line of a batch."""
 
-import time
 from functools import partial
 
 from fairlane.gateway.accounts.callers import Caller, check_model
@@ -26,7 +25,7 @@ def build_openai_task(
     id; '': a new one. Raise ApiError."""
     name = read_model(fields, caller.only_model)
     check_model(caller, name)
-    task_id = task_id or new_task_id(time.time_ns() // 1_000_000)
+    task_id = task_id or new_task_id()
     task = build_task(
         current.settings,
         caller,
