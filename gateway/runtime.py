@@ -77,7 +77,6 @@ from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.tasks_by_key import KeyTasks
-from fairlane.gateway.tasks.wait import Wait
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
 from fairlane.gateway.watch.health import Health
 from fairlane.gateway.watch.replicas import Replicas, here
@@ -287,7 +286,6 @@ class Gateway:
             bodies=bodies,
             models=models,
             submit=submit,
-            wait=Wait(submit, self.hub, results, open_answers, cancels.cancel_soon, lifecycle),
             poll=poll,
             cancel=cancel,
             cancel_soon=cancels.cancel_soon,

@@ -10,6 +10,7 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.api.answers import WholeAnswer
 from fairlane.gateway.audit.log import actor_of
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.calls.endpoints import MEMBERS, endpoint_task, read_endpoint_request
@@ -28,7 +29,7 @@ from fairlane.gateway.calls.task_builder import (
 )
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
-from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request, task_failed
+from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request
 from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
 from fairlane.gateway.tasks.idempotent_replay import state_fields
@@ -41,7 +42,7 @@ from fairlane.gateway.tasks.poll import (
     record_info,
 )
 from fairlane.gateway.tasks.resume import read_cursor, resume
-from fairlane.gateway.tasks.submit import ran_by
+from fairlane.gateway.tasks.submit import SubmittedTask
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
@@ -51,7 +52,6 @@ from fairlane.streaming.events import Event, bye_event, gap_event, overdue_event
 from fairlane.streaming.hub import LiveLog, Reader
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.native import NativeStreamView
-from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import KEEPALIVE, native_frame
 from fairlane.streaming.views.task import TaskInfo
 
@@ -86,7 +86,7 @@ def _answer(
         return _answer_later(tasks, request, task, chain)
     if mode is AnswerMode.STREAM:
         return _stream(tasks, request, task, chain)
-    return _wait(tasks, request, task, chain)
+    return WholeAnswer(tasks, request, task, chain=chain).write()
 
 
 async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
@@ -281,22 +281,9 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: S
     await request.respond(202, body, [JSON, *ids, *(REPLAYED if again else ())])
 
 
-async def _wait(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
-    waited = await tasks.wait(request, task, ResultView, ResultView.result_json, chain)
-    if waited.end.status == "completed":
-        ids = [JSON, (b"x-task-id", waited.task_id.encode()), *ran_by(task, waited.end.info)]
-        result = await waited.answer()  # kept until it is written, as others may share it
-        await request.respond(200, result, [*ids, *waited.headers])
-        return
-    error = task_failed(waited.end.error, waited.task_id, headers=waited.headers)
-    if chain is not None:
-        error.chain = await tasks.poll.failed_chain(waited.task_id, task.user)
-    raise error
-
-
 async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
     came_to_end, give_up = False, math.inf
-    follow = tasks.submit.open_task(task, chain)
+    follow = SubmittedTask(tasks.submit, task, chain)
     try:
         async with follow as submitted:
             give_up = tasks.hub.time() + task.timeout_ms / 1000 + OVERDUE_S

@@ -2,22 +2,22 @@
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.answers import WholeAnswer, event_time
 from fairlane.gateway.calls.bodies import RawObject, parse_object
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import OPTIONS, IdempotencyKey
 from fairlane.gateway.calls.streams import OVERDUE_S, FailedBeforeStart, serve
 from fairlane.gateway.calls.task_builder import Options, check_metadata
 from fairlane.gateway.calls.tracing import follow as trace
-from fairlane.gateway.errors import AnswerCut, Headers, bad_request, gateway_failed, task_failed
+from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request, gateway_failed, task_failed
 from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
 from fairlane.gateway.tasks.openai_tasks import build_openai_task
 from fairlane.gateway.tasks.pending_response import PendingResponse
-from fairlane.gateway.tasks.submit import LOST, ran_by
+from fairlane.gateway.tasks.submit import LOST, SubmittedTask
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.gateway.tasks.wait import event_time
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
@@ -137,29 +137,22 @@ def _metadata(request: Request) -> bytes:
 Body = ChatBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView
 
 
-async def wait(
-    tasks: Tasks,
-    request: Request,
-    task: TaskSpec,
-    make_view: Callable[[TaskInfo], Body],
-    keep: PendingResponse | None = None,
-) -> None:
-    """Submit a task, wait for its end and answer with its body. Raise ApiError, and as `Wait` does."""
-    waited = await tasks.wait(request, task, make_view, _show, keep=keep)
-    if waited.end.status != "completed":
-        failure = waited.end.error and waited.end.error.in_words()
-        raise task_failed(failure, waited.task_id, took_ms=sum(waited.took), headers=waited.headers)
-    try:
-        result = await waited.answer()
-    except ResultShapeError as error:
-        raise gateway_failed("JSON_PARSE_FAILED", str(error), waited.task_id) from None
-    kind, body = split_typed(result) if task.task_type in MEDIA else (JSON[1], result)
-    ids = [(JSON[0], kind), *_ids(waited.task_id), *ran_by(task, waited.end.info)]
-    await request.respond(200, body, [*ids, *waited.headers])
+class OpenAIAnswer(WholeAnswer):
+    """An answer with a body, as one of the APIs of /v1 shows it."""
 
+    def show(self, view: Any) -> bytes:
+        return view.typed() if isinstance(view, MediaBodyView) else view.body()
 
-def _show(view: Body) -> bytes:
-    return view.typed() if isinstance(view, MediaBodyView) else view.body()
+    def typed(self, result: bytes) -> tuple[tuple[bytes, bytes], bytes]:
+        if self.task.task_type not in MEDIA:
+            return JSON, result
+        kind, body = split_typed(result)
+        return (JSON[0], kind), body
+
+    async def failure(self) -> ApiError:
+        failure = self.end.error and self.end.error.in_words()
+        took_ms = self.waited_ms + self.ran_ms
+        return task_failed(failure, self.task_id, took_ms=took_ms, headers=self.headers)
 
 
 class ParsedCall(NamedTuple):
@@ -184,7 +177,7 @@ async def respond(
     request: Request,
     read: Callable[[Tasks, Caller, Request], Awaitable[ParsedCall]],
 ) -> None:
-    """Submit the task of a request, and wait for its end or stream it. Raise as `wait`, until the first byte was sent.
+    """Submit the task of a request, and wait for its end or stream it. Until the first byte, raise as `WholeAnswer.write`.
 
     One coroutine: a waiting stream keeps this frame, and nothing of the body.
     """
@@ -194,13 +187,15 @@ async def respond(
         return
     if streamed is None:
         assert whole is not None
-        await wait(tasks, request, task, whole, pending)
+        answer = OpenAIAnswer(tasks, request, task, whole, keep=pending)
+        del task, read, streamed, whole, instead, pending
+        await answer.write()
         return
     # a client can return to a task with an idempotency key
     task_id, lingers, hub = task.id, task.linger_ms > 0 and not task.idempotency_key, tasks.hub
     came_to_end, give_up = False, math.inf
     try:
-        follow = tasks.submit.open_task(task, keep=pending)
+        follow = SubmittedTask(tasks.submit, task, keep=pending)
         async with follow as submitted:
             feed, enqueued_ms, request.rate_limits = follow.feed, submitted.enqueued_ms, submitted.rate_limits
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S

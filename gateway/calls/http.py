@@ -328,10 +328,6 @@ class Request:
         if on_revoked is not None:
             on_revoked()
 
-    def watch_disconnect(self, on_gone: Callable[[], None]) -> "DisconnectWatcher":
-        """Return a watcher that calls `on_gone` when the client disconnects; the caller of this closes it."""
-        return DisconnectWatcher(self, on_gone)
-
     def gone(self) -> Exception:
         """Return why a `DisconnectWatcher` ended the wait for an answer: the client left, or its key was removed."""
         return Unauthorized() if self.revoked else ClientGone()

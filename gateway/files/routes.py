@@ -9,7 +9,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.calls.http import JSON, DisconnectWatcher, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.calls.openai import MAX_EXPIRY_S, MIN_EXPIRY_S
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
@@ -113,7 +113,7 @@ async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
     files = tasks.files
     row = await files.row(_visible(caller), request.path_params["file_id"])
     start, end, status, headers = _part_of(row, request)
-    with contextlib.closing(request.watch_disconnect(lambda: None)) as departure:
+    with contextlib.closing(DisconnectWatcher(request, lambda: None)) as departure:
         async with contextlib.aclosing(files.pieces(row, start, end)) as pieces:
             piece = await anext(pieces, b"")  # a failure of the first piece is still answered with a status
             await request.start(status, [*headers, (b"content-length", b"%d" % max(end - start, 0))])

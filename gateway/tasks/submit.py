@@ -9,7 +9,7 @@ from fairlane.gateway.calls.task_builder import bad_schema
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
+from fairlane.gateway.errors import SECOND_MS, ApiError, InsufficientQuota, NoWorker
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.limits.limits import rate_limited
 from fairlane.gateway.tasks.idempotent_replay import key_reused, result_gone
@@ -48,7 +48,7 @@ class Submit:
         """`queue`: that of `Slots`. `load_balance`: `Balances.load`.
         `schemas`: looks at those that answers are to match."""
         self._queue = queue
-        self._hub = hub
+        self.hub = hub
         self._metrics = metrics
         self._current = current
         self._lifecycle = lifecycle
@@ -68,11 +68,24 @@ class Submit:
         `feed`: waits for its events; the log begins now. `chain`: the task is its first stage. `keep`: the response to store; it
         is written, or marked as not stored, when this returns. Raise DatabaseUnavailable if its storage was required.
         """
-        await self._check(task, chain)
+        if self._lifecycle.draining:  # since its head was read
+            raise self._lifecycle.rejection()
+        if chain is None and "schema" in task.extras:
+            await self._check_schema(task)
+        payload, start = task.payload, chain.start if chain else None
         if feed is not None:
             feed.begun = False
         try:
-            answer = await self._submit_with_retry(task, chain, follow=feed is not None)
+            for _ in range(MAX_SUBMISSIONS):
+                answer = await self._queue(task, start, feed is not None)
+                if not isinstance(answer, Rejection) or not await self._overcomes(answer, task):
+                    break
+                if answer.reason == "quota":
+                    payload, start = task.payload, chain.downgrade if chain else None
+                task.payload = payload
+        except StoreError:
+            self._note(task, "STORE_UNAVAILABLE")
+            raise
         finally:
             if feed is not None:
                 feed.begin()
@@ -111,12 +124,8 @@ class Submit:
         if not task.again:
             self._metrics.rejected(task.queue, task.model, code)
 
-    async def _check(self, task: TaskSpec, chain: Submission | None) -> None:
-        """Raise ApiError for problems that need no store."""
-        if self._lifecycle.draining:  # since its head was read
-            raise self._lifecycle.rejection()
-        if chain is not None or "schema" not in task.extras:
-            return
+    async def _check_schema(self, task: TaskSpec) -> None:
+        """Raise ApiError for a schema that no answer can be compared with."""
         schema = schema_of(task.extras["schema"], task.payload)
         try:
             check_form(schema)
@@ -126,31 +135,19 @@ class Submit:
         if verdict.wrong == "schema":
             raise bad_schema(verdict.sentence)
 
-    async def _submit_with_retry(
-        self, task: TaskSpec, chain: Submission | None, *, follow: bool
-    ) -> Submitted | ExistingTask | Rejection:
-        """Queue a task; load its balance first if the store does not have it, and downgrade it if it cannot be paid."""
-        payload, start = task.payload, chain.start if chain else None
-        for _ in range(MAX_SUBMISSIONS):
+    async def _overcomes(self, answer: Rejection, task: TaskSpec) -> bool:
+        """Load the balance that the store does not have, or downgrade a task that cannot be paid. Return whether to submit it
+        again."""
+        if answer.reason == "no_balance":
             try:
-                answer = await self._queue(task, start, follow)
-            except StoreError:
-                self._note(task, "STORE_UNAVAILABLE")
-                raise
-            if not isinstance(answer, Rejection):
-                break
-            if answer.reason == "no_balance":
-                try:
-                    await self._load_balance(*answer.unknown)
-                except DatabaseUnavailable:
-                    break
-            elif answer.reason == "quota" and task.downgrade:
-                payload, start = task.downgrade.payload, chain.downgrade if chain else None
-                task.apply_plan(task.downgrade)
-            else:
-                break
-            task.payload = payload
-        return answer
+                await self._load_balance(*answer.unknown)
+            except DatabaseUnavailable:
+                return False
+            return True
+        if answer.reason == "quota" and task.downgrade:
+            task.apply_plan(task.downgrade)
+            return True
+        return False
 
     def lost(self, task: TaskInfo, lane: tuple[str, str], request_id: str, enqueued_ms: int) -> None:
         """Count and log the end of a task that the store has lost while a client waited: no other component knows of it.
@@ -166,13 +163,6 @@ class Submit:
             )
         )
 
-    def open_task(
-        self, task: TaskSpec, chain: Submission | None = None, keep: PendingResponse | None = None
-    ) -> "SubmittedTask":
-        """`async with`: submit the task, or join the one that its idempotency key names, and read its events here until the block
-        ends."""
-        return SubmittedTask(self, self._hub, task, chain, keep)
-
 
 class JoinPoint(NamedTuple):
     """The progress of a task when a client joined it; ms, 0 = not yet."""
@@ -185,7 +175,8 @@ class JoinPoint(NamedTuple):
 
 
 class SubmittedTask:
-    """A task that is submitted, or joined, with a feed for its events. It keeps the feed and what views know of the task, nothing
+    """`async with`: submit a task, or join the one that its idempotency key names, and read its events here until the block ends.
+    It keeps the feed and what views know of the task, nothing
     else: there are many quiet streams.
     """
 
@@ -194,10 +185,15 @@ class SubmittedTask:
     """Once it is entered."""
 
     def __init__(
-        self, submit: Submit, hub: Hub, task: TaskSpec, chain: Submission | None, keep: PendingResponse | None
+        self,
+        submit: Submit,
+        task: TaskSpec,
+        chain: Submission | None = None,
+        keep: PendingResponse | None = None,
     ) -> None:
+        """`chain`, `keep`: as `Submit` has them."""
         self._submit = submit
-        self._hub = hub
+        self._hub = hub = submit.hub
         self._chain = chain
         self._keep = keep
         self._task: TaskSpec | None = task
@@ -264,11 +260,6 @@ def task_info(task: TaskSpec, enqueued_ms: int) -> TaskInfo:
         task.user,
         task.asked != "",
     )
-
-
-def ran_by(task: TaskSpec, info: TaskInfo) -> Headers:
-    """Return the header with the model that answered, if the request named a route."""
-    return [(b"x-fairlane-model", info.model.encode("latin-1", "replace"))] if task.asked else []
 
 
 def rejection_error(rejection: Rejection, task: TaskSpec, known_model: bool) -> ApiError:

@@ -19,7 +19,6 @@ from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.poll import Poll
 from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
-from fairlane.gateway.tasks.wait import Wait
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 
@@ -33,7 +32,6 @@ class Tasks:
     bodies: Bodies
     models: Models
     submit: Submit
-    wait: Wait
     poll: Poll
     cancel: Cancel
     cancel_soon: Callable[[str, Literal["client", "timeout"]], None]

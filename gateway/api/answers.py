@@ -1,0 +1,188 @@
+"""Answers of calls that submit a task and wait for its end."""
+
+from collections.abc import Callable
+
+from fairlane.gateway.calls.http import JSON, DisconnectWatcher, Request
+from fairlane.gateway.calls.streams import OVERDUE_S
+from fairlane.gateway.chains.requests import Submission
+from fairlane.gateway.errors import ApiError, Headers, gateway_failed, task_failed
+from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
+from fairlane.gateway.tasks.idempotent_replay import read_log
+from fairlane.gateway.tasks.pending_response import PendingResponse
+from fairlane.gateway.tasks.submit import LOST, SubmittedTask
+from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.queues.tasks import TERMINAL, Submitted, TaskSpec
+from fairlane.streaming.events import Event
+from fairlane.streaming.hub import Interrupted, Lost, Reader
+from fairlane.streaming.views.result import ResultShapeError, ResultView
+from fairlane.streaming.views.task import TaskInfo
+
+LOOK_S = 5.0
+"""How often a call that waits looks at its deadline."""
+
+
+class WholeAnswer:
+    """An answer with a body: it submits a task, or joins the one that its idempotency key names, and waits for its end.
+
+    A disconnect cancels the task, unless the request says otherwise; so does a gateway that stops before the end. A client with
+    an idempotency key may come back: its task lingers, and ends by itself if no client does. At its deadline the call is
+    answered, also if the end is unknown. This class answers native calls; `OpenAIAnswer` (v1_tasks.py) those of /v1.
+    """
+
+    joined = False
+    """The task had been submitted before (`SubmittedTask`)."""
+    final = False
+    """It had ended before this call: the next call with the key gets the same answer."""
+    waited_ms = 0
+    """How long it waited until its last attempt began, by the store's clock, like the events that say so."""
+    ran_ms = 0
+    """How long it ran from there to its end, by this replica's clock: the worker's replica stamps the end with its own."""
+    end: ResultView
+    """The view of its terminal event, maybe without its output."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        request: Request,
+        task: TaskSpec,
+        view: Callable[[TaskInfo], ResultView] = ResultView,
+        chain: Submission | None = None,
+        keep: PendingResponse | None = None,
+    ) -> None:
+        """`view`: made once the task is accepted. `chain`, `keep`: as `Submit` has them."""
+        self.tasks = tasks
+        self.request = request
+        self.task = task
+        self._view = view
+        self._submission = SubmittedTask(tasks.submit, task, chain, keep)
+        self._is_chain = chain is not None
+
+    async def write(self) -> None:
+        """Wait, and answer. Raise ApiError, StoreError, DatabaseUnavailable, and `Request.gone()`."""
+        submission = self._submission
+        async with submission as submitted:
+            self.request.rate_limits = submitted.rate_limits
+            self.joined = submission.joined_at is not None
+            await self._wait(submitted)
+        if self.end.status != "completed":
+            raise await self.failure()
+        try:
+            if not self.joined:
+                result = self.show(self.end)
+            else:
+                shown = self.tasks.results.shown(submission.info, self._view, self.show)
+                result = await read_log(self.task_id, shown)
+        except ResultShapeError as error:
+            raise gateway_failed("JSON_PARSE_FAILED", str(error), self.task_id) from None
+        kind, body = self.typed(result)
+        await self.request.respond(200, body, [kind, *self.ids, *self.headers])
+
+    async def _wait(self, submitted: Submitted) -> None:
+        """Feed the view with the task's events until its end."""
+        tasks, task, hub, joined = self.tasks, self.task, self.tasks.hub, self._submission.joined_at
+        feed, info = self._submission.feed, self._submission.info
+        if joined is None:
+            self.end = end = self._view(info)
+            reader, started_ms = Reader(hub, feed), 0
+        elif submitted.state in TERMINAL:
+            self.end = await read_log(info.task_id, tasks.results.end(info))
+            self.final = True
+            began_ms = joined.granted_ms or joined.ended_ms
+            self.waited_ms = max(began_ms - submitted.enqueued_ms, 0)
+            self.ran_ms = max(joined.ended_ms - began_ms, 0)
+            return
+        else:
+            self.end = end = ResultView(info)
+            reader, started_ms = Reader(hub, feed, joined.epoch, joined.top), joined.granted_ms
+        leaving = DisconnectWatcher(self.request, reader.interrupt)
+        tasks.open_answers.add(reader.interrupt, feed)
+        begun, interrupted = hub.time(), False
+        give_up = begun + task.timeout_ms / 1000 + OVERDUE_S
+        try:
+            while True:
+                try:
+                    events = await reader.next(min(LOOK_S, max(give_up - hub.time(), 0.1)))
+                except Lost:
+                    self._cancel()  # it may be queued there again
+                    if joined is None:
+                        lane = task.queue, submitted.line
+                        tasks.submit.lost(info, lane, task.request_id, submitted.enqueued_ms)
+                    raise gateway_failed("STORE_LOST", LOST, info.task_id) from None
+                except Interrupted:
+                    interrupted, events = True, []
+                for event in events:
+                    if joined is None or event.terminal or event.type == "start":
+                        end.feed(event)
+                    if event.type == "start":
+                        started_ms, begun = event_time(event), hub.time()
+                if events and events[-1].terminal:
+                    if end.error and end.error.waited_for not in ("", "model"):
+                        started_ms = 0  # its last worker gave it back
+                    self.ran_ms = round((hub.time() - begun) * 1000) if started_ms else 0
+                    began_ms = started_ms or event_time(events[-1])
+                    self.waited_ms = max(began_ms - submitted.enqueued_ms, 0)
+                    return
+                if interrupted or leaving.gone:
+                    self._cancel()
+                    raise self.request.gone() if leaving.gone else tasks.lifecycle.rejection(info.task_id)
+                if hub.time() > give_up:
+                    if joined is None:
+                        tasks.cancel_soon(info.task_id, "timeout")
+                    raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", info.task_id)
+        finally:
+            leaving.close()
+            tasks.open_answers.discard(reader.interrupt)
+
+    def _cancel(self) -> None:
+        """Cancel the task, as nobody waits for it, unless its client may come back or does not care."""
+        if self.task.linger_ms > 0 and not self.task.idempotency_key:
+            self.tasks.cancel_soon(self.task_id, "client")
+
+    @property
+    def task_id(self) -> str:
+        return self._submission.info.task_id
+
+    @property
+    def ids(self) -> Headers:
+        """The task, and the model that answered, if the request named a route."""
+        ids = [(b"x-task-id", self.task_id.encode())]
+        if self.task.asked:
+            ids.append((b"x-fairlane-model", self.end.info.model.encode("latin-1", "replace")))
+        return ids
+
+    @property
+    def headers(self) -> Headers:
+        """What is said of the task's way, also with a failure."""
+        headers = [
+            (b"x-fairlane-waited-ms", b"%d" % self.waited_ms),
+            (b"x-fairlane-ran-ms", b"%d" % self.ran_ms),
+        ]
+        if self.joined:
+            headers += REPLAYED
+        if self.final and self.end.status != "completed":
+            headers.append((b"x-should-retry", b"false"))
+        return headers
+
+    # ---- an API's own ----------
+
+    def show(self, view: ResultView) -> bytes:
+        """Return the result that a view was fed. Raise ResultShapeError."""
+        return view.result_json()
+
+    def typed(self, result: bytes) -> tuple[tuple[bytes, bytes], bytes]:
+        """Return a result as the header of its content type, and the body."""
+        return JSON, result
+
+    async def failure(self) -> ApiError:
+        """Return the error of a task that did not complete."""
+        error = task_failed(self.end.error, self.task_id, headers=self.headers)
+        if self._is_chain:
+            error.chain = await self.tasks.poll.failed_chain(self.task_id, self.task.user)
+        return error
+
+
+def event_time(event: Event) -> int:
+    """Return the `ts` of an event, ms."""
+    at = event.data.find(b'"ts":')
+    digits = event.data[at + 5 : at + 20].partition(b",")[0].partition(b"}")[0]
+    return int(digits) if digits.isdigit() else 0
