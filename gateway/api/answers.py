@@ -134,7 +134,7 @@ class WholeAnswer:
             tasks.open_answers.discard(reader.interrupt)
 
     def _cancel(self) -> None:
-        """Cancel the task, as nobody waits for it, unless its client may come back or does not care."""
+        """Cancel the task, for which no client waits now, unless it lingers for a client that may come back."""
         if self.task.linger_ms > 0 and not self.task.idempotency_key:
             self.tasks.cancel_soon(self.task_id, "client")
 
