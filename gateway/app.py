@@ -6,33 +6,32 @@ that stands between. Access, failures, request ids and metrics are the same for 
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import msgspec
 import structlog
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import iter_route_contexts
 
 from fairlane import __version__
 from fairlane.gateway.access import Access
-from fairlane.gateway.accounts import routes as keys
+from fairlane.gateway.accounts import routes as accounts
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.admin import routes as operators
-from fairlane.gateway.api import account, health, metrics, pages, routes
+from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.api import account, native, openai, pages, probes, routes
 from fairlane.gateway.api.calls import Call, Calls
 from fairlane.gateway.api.dependencies import REQUEST, complete, components, invalid
-from fairlane.gateway.api.raw_routes import RAW_ROUTES
+from fairlane.gateway.api.raw_routes import RawRoute
 from fairlane.gateway.audit import routes as audit
-from fairlane.gateway.batches import routes as batches
 from fairlane.gateway.calls.http import JSON, AnswerBroken, Message, Receive, Request, Scope, Send
 from fairlane.gateway.calls.tracing import end_request, trace_request
-from fairlane.gateway.credits import routes as balances
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.endpoints import routes as endpoints
 from fairlane.gateway.errors import (
     AnswerCut,
     ApiError,
@@ -46,39 +45,20 @@ from fairlane.gateway.errors import (
     speaks_openai,
     store_unavailable,
 )
-from fairlane.gateway.features import feature_of_path
+from fairlane.gateway.features import route_modules
 from fairlane.gateway.limits.limits import LIMIT_HEADERS
-from fairlane.gateway.overrides import routes as overrides
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.signed_tokens.tokens import InvalidToken, TokenForbids
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.usage import routes as usage
-from fairlane.gateway.webhooks import routes as webhooks
 from fairlane.queues.errors import StoreError
 from fairlane.queues.logs.redaction import without_paths
 from fairlane.queues.metrics import HTTP_REQUESTS
 
 log = structlog.get_logger("fairlane.gateway")
 
-ROUTERS = (
-    (operators.router, Access.ADMIN),
-    (overrides.router, Access.ADMIN),
-    (endpoints.router, Access.ADMIN),
-    (keys.router, Access.ADMIN),
-    (balances.router, Access.ADMIN),
-    (usage.router, Access.ADMIN),
-    (audit.router, Access.ADMIN),
-    (metrics.router, Access.METRICS),
-    (account.router, Access.KEY),
-    (routes.router, Access.KEY),
-    (usage.own, Access.KEY),
-    (webhooks.router, Access.CALLER),
-    (webhooks.operators, Access.ADMIN),
-    (batches.router, Access.CALLER),
-    (batches.operators, Access.ADMIN),
-    (health.router, Access.OPEN),
-    (pages.router, Access.PAGE),
-)
+CORE = (*(admin, accounts, usage, audit), *(openai, native, account, routes, probes, pages))
+"""The modules of the core with routes."""
 EXPOSED = (
     *("X-Task-Id", "X-Request-Id", "Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry"),
     *(
@@ -97,22 +77,35 @@ ABOUT = """Submit work to models that are shared fairly, and read it as it comes
 `Authorization: Bearer <key>`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """The calls of an application: the same for each with the same features."""
+
+    modules: Sequence[ModuleType]
+    raw: Sequence[RawRoute]
+    routers: Sequence[tuple[APIRouter, Access]]
+    calls: Calls
+
+
 @cache
-def _calls(disabled: frozenset[str]) -> Calls:
-    """All calls except those of disabled features: the same for each application."""
+def surface(disabled: frozenset[str]) -> Surface:
+    """Return the calls of the core, and of the features that are not disabled."""
+    modules = (*CORE, *route_modules(disabled))
+    raw = [route for module in modules for route in getattr(module, "ROUTES", ())]
+    routers = [pair for module in modules for pair in getattr(module, "ROUTERS", ())]
     calls = Calls(disabled)
-    for route in RAW_ROUTES:
+    for route in raw:
         call = Call(
             route.path.replace(":path}", "}"), route.access, route.call, route.submits, route.any_method
         )
         calls.add(route.method, route.path, call)
-    for router, access in ROUTERS:
+    for router, access in routers:
         for context in iter_route_contexts(router.routes):
             for method in context.methods or ():
                 reads = access is Access.ADMIN and method == "GET"
                 call = Call(str(context.path_format), Access.VIEWER if reads else access)
                 calls.add(method, str(context.path), call)
-    return calls
+    return Surface(modules, raw, routers, calls)
 
 
 class App(FastAPI):
@@ -131,24 +124,21 @@ class App(FastAPI):
             telemetry={"tracing": False, "metrics": False, "logs": False},
         )
         self.gateway = gateway
-        self.calls = _calls(disabled)
+        self.surface = surface(disabled)
+        self.calls = self.surface.calls
         self._document: asyncio.Task[bytes] | None = None
-        for router, _ in ROUTERS:
+        for router, _ in self.surface.routers:
             # `include_router` would make each route again, for every application: 50 ms within the first call of a router
-            self.router.routes.extend(
-                route for route in router.routes if not feature_of_path(getattr(route, "path", ""), disabled)
-            )
+            self.router.routes.extend(router.routes)
 
     def openapi(self) -> dict[str, Any]:
         """Return the document of all calls, with the events of a task. Each call builds it again: `document` caches it."""
         self.openapi_schema = None
         document = super().openapi()
-        for route in RAW_ROUTES:
-            if feature_of_path(route.path, self.calls.disabled):
-                continue
+        for route in self.surface.raw:
             entry = document["paths"].setdefault(route.path.replace(":path}", "}"), {})
             entry[route.method.lower()] = route.operation()
-        document["components"]["schemas"] = components()
+        document["components"]["schemas"] = components(self.surface.modules)
         complete(document)
         return document
 

@@ -4,6 +4,8 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from fairlane.queues.store.scripts import FEATURES as MODULES
@@ -22,10 +24,12 @@ class Feature:
     """The beginnings of the paths of its calls, whole segments."""
     settings: Sequence[str] = ()
     """The settings that have no effect without it; `*` stands for any entry."""
-    components: Sequence[str] = ()
-    """The classes of its components in `runtime.py`, which start and stop with the gateway."""
     requires: Sequence[str] = ()
-    """The features that it cannot work without."""
+    """The features that it cannot work without; they are above it in the list."""
+    routes: Sequence[str] = ()
+    """Its modules in `gateway/` with routes, and the structs of their bodies: `ROUTES` of raw calls, `ROUTERS` of FastAPI's."""
+    attaches: bool = False
+    """Whether `gateway/NAME/feature.py` has a function `attach`, from a gateway to `Attached`."""
 
 
 _RULES = tuple(
@@ -38,7 +42,8 @@ FEATURES = (
         "overrides",
         lua=["overrides"],
         paths=["/api/admin/overrides", "/api/admin/models", "/api/admin/queues"],
-        components=["OverrideMonitor"],
+        routes=["overrides.routes"],
+        attaches=True,
     ),
     Feature(
         "breakers", lua=["upstreams"], settings=["models.*.breaker_failures", "models.*.breaker_open_ms"]
@@ -64,8 +69,9 @@ FEATURES = (
         lua=["credits"],
         paths=["/api/admin/balances"],
         settings=["keys.*.quota", "prices", *(f"{rule}price" for rule in _RULES)],
-        components=["BalanceReconciler"],
         requires=["limits"],
+        routes=["credits.routes"],
+        attaches=True,
     ),
     Feature("signed_tokens", lua=["tokens"], settings=["keys.*.signing"]),
     Feature(
@@ -74,29 +80,40 @@ FEATURES = (
         settings=["models.*.fallbacks", *(f"{rule}fallbacks" for rule in _RULES)],
     ),
     Feature("adaptive", lua=["adaptive"], settings=["models.*.concurrency.auto"]),
-    Feature("archive", lua=["archive"], settings=["archive"], components=["Archive"]),
+    Feature("archive", lua=["archive"], settings=["archive"], attaches=True),
     Feature("chains", lua=["chains"], settings=["chains"], requires=["limits", "credits"]),
     Feature(
         "endpoints",
         paths=["/api/submitTask", "/api/queryTask", "/api/cancelTask", "/api/admin/endpoints"],
         settings=["endpoints"],
-        components=["EndpointMonitor"],
         requires=["archive"],
+        routes=["endpoints.routes", "endpoints.queue_routes"],
+        attaches=True,
     ),
-    Feature("permits", lua=["permits"], paths=["/api/permit"], requires=["endpoints"]),
     Feature(
-        "responses",
-        paths=["/v1/responses"],
-        components=["ResponseWriter", "StorageQuota"],
-        requires=["archive"],
+        "permits",
+        lua=["permits"],
+        paths=["/api/permit"],
+        requires=["endpoints"],
+        routes=["permits.routes"],
+        attaches=True,
     ),
-    Feature("messages", paths=["/v1/messages"]),
-    Feature("media", paths=["/v1/audio", "/v1/images", "/v1/moderations"]),
-    Feature("files", paths=["/v1/files"], components=["Files"]),
     Feature(
-        "batches", paths=["/v1/batches", "/api/admin/batches"], components=["Leader"], requires=["files"]
+        "responses", paths=["/v1/responses"], requires=["archive"], routes=["responses.routes"], attaches=True
     ),
-    Feature("webhooks", paths=["/api/webhooks", "/api/admin/webhooks"], components=["Sender"]),
+    Feature("messages", paths=["/v1/messages"], routes=["messages.routes"]),
+    Feature("media", paths=["/v1/audio", "/v1/images", "/v1/moderations"], routes=["media.routes"]),
+    Feature("files", paths=["/v1/files"], routes=["files.routes"], attaches=True),
+    Feature(
+        "batches",
+        paths=["/v1/batches", "/api/admin/batches"],
+        requires=["files"],
+        routes=["batches.routes"],
+        attaches=True,
+    ),
+    Feature(
+        "webhooks", paths=["/api/webhooks", "/api/admin/webhooks"], routes=["webhooks.routes"], attaches=True
+    ),
 )
 """Every feature. The order of Lua hooks is that of `queues/store/scripts.py`."""
 
@@ -115,9 +132,14 @@ def lua_modules(disabled: Collection[str]) -> tuple[str, ...]:
     return tuple(module for module in MODULES if module not in left_out)
 
 
-def components_of(names: Collection[str]) -> frozenset[str]:
-    """Return the classes of the components of these features."""
-    return frozenset(component for name in names for component in BY_NAME[name].components)
+def route_modules(disabled: Collection[str]) -> list[ModuleType]:
+    """Return the modules with the routes of the other features."""
+    return [
+        import_module(f"fairlane.gateway.{module}")
+        for feature in FEATURES
+        if feature.name not in disabled
+        for module in feature.routes
+    ]
 
 
 def feature_of_path(path: str, names: Collection[str]) -> str:

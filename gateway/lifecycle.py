@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fairlane.gateway.errors import SECOND_MS, ApiError, stopping
 
@@ -42,3 +42,12 @@ class Lifecycle:
     def rejection(self, task_id: str | None = None) -> ApiError:
         """Return the error of a draining gateway: retry at another replica immediately, or at the successor after the drain."""
         return stopping(SECOND_MS if self.peer_available else self.left_ms, task_id)
+
+
+T = TypeVar("T")
+
+
+class Part(Protocol):
+    """See `Gateway.part`."""
+
+    def __call__(self, kind: type[T]) -> T: ...

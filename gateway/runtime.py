@@ -4,17 +4,16 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from msgspec.structs import replace as replace_fields
 
 from fairlane.gateway.access import Authorizer
 from fairlane.gateway.accounts.admin import KeyAdmin
-from fairlane.gateway.accounts.callers import StoredKeys
+from fairlane.gateway.accounts.callers import Caller, StoredKeys
 from fairlane.gateway.accounts.in_flight import InFlightRequests
 from fairlane.gateway.accounts.key_cache import ApiKeyCache
 from fairlane.gateway.accounts.keystore import KeyStore
@@ -24,13 +23,9 @@ from fairlane.gateway.admin.drain import Drain
 from fairlane.gateway.admin.erasure import UserErasure
 from fairlane.gateway.admin.operator import Operator
 from fairlane.gateway.admin.overview import OverviewFeed, OverviewReader
-from fairlane.gateway.admin.settings_view import SettingsView, overrides_now
-from fairlane.gateway.archive.archive import Archive
+from fairlane.gateway.admin.settings_view import SettingsView
+from fairlane.gateway.attached import Attached, attached
 from fairlane.gateway.audit.log import AuditRecord, as_shown
-from fairlane.gateway.batches.batches import Batches
-from fairlane.gateway.batches.context import Tools
-from fairlane.gateway.batches.leader import Leader
-from fairlane.gateway.batches.store import BatchStore
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.positions import PositionMonitor
 from fairlane.gateway.calls.streams import OpenAnswers
@@ -39,29 +34,15 @@ from fairlane.gateway.calls.tracing import tracer_for
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.sockets import connection_limit, open_files
-from fairlane.gateway.credits.admin import BalanceAdmin
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
-from fairlane.gateway.endpoints.admin import EndpointAdmin
-from fairlane.gateway.endpoints.monitor import EndpointMonitor
-from fairlane.gateway.endpoints.store import EndpointStore, StoredEndpoints
-from fairlane.gateway.features import components_of, lua_modules
-from fairlane.gateway.files.backend import storage_of
-from fairlane.gateway.files.files import Files
+from fairlane.gateway.features import lua_modules
 from fairlane.gateway.lifecycle import Component, Lifecycle
 from fairlane.gateway.metrics.database import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
-from fairlane.gateway.overrides.admin import OverrideAdmin
-from fairlane.gateway.overrides.monitor import OverrideMonitor
-from fairlane.gateway.permits.gate import Gate
-from fairlane.gateway.permits.signed import Signer
 from fairlane.gateway.records.records import Records
-from fairlane.gateway.responses.log_archive import LogArchive
-from fairlane.gateway.responses.quota import StorageQuota
-from fairlane.gateway.responses.store import ResponseStore
-from fairlane.gateway.responses.writer import ResponseWriter
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.configuration import ConfigurationMonitor
@@ -71,9 +52,7 @@ from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.chains import ChainRunner
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
-from fairlane.gateway.tasks.pending_response import ResponseStorage
 from fairlane.gateway.tasks.poll import Poll
-from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.tasks_by_key import KeyTasks
@@ -82,15 +61,9 @@ from fairlane.gateway.watch.health import Health
 from fairlane.gateway.watch.replicas import Replicas, here
 from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.gateway.watch.task_log import LoggingRecorder
-from fairlane.gateway.webhooks.admin import WebhookAdmin
-from fairlane.gateway.webhooks.sender import Sender
-from fairlane.gateway.webhooks.webhooks import Webhooks
-from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.inspector import ReplicaInfo, StoreInspector
 from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.metrics import RESPONSE_BYTES_STORED, RESPONSES_STORED, STORAGE_FAILURES
-from fairlane.queues.overrides import Override, OverrideStore
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.channel import Channel
 from fairlane.queues.store.link import RedisLink
@@ -106,6 +79,7 @@ from fairlane.workers.server.sessions.session import SessionSettings
 from fairlane.workers.server.sessions.socket import WorkerSocket
 
 log = structlog.get_logger("fairlane.gateway")
+T = TypeVar("T")
 
 
 class Gateway:
@@ -134,9 +108,10 @@ class Gateway:
             settings.max_connections_per_address,
             self.metrics,
         )
-        bodies = Bodies()
-        open_answers, lifecycle = OpenAnswers(), Lifecycle()
-        tickets = Tickets(secrets.token_bytes(32))
+        self.bodies = bodies = Bodies()
+        open_answers = OpenAnswers()
+        self.lifecycle = lifecycle = Lifecycle()
+        self.tickets = tickets = Tickets(secrets.token_bytes(32))
         self.calls = InFlightRequests(settings.max_calls_per_caller)
         self.authorizer = Authorizer(current, tickets, self.calls, lifecycle)
 
@@ -158,13 +133,7 @@ class Gateway:
         self.configuration = ConfigurationMonitor(
             self.scheduler, current, address, self.metrics, self._store_emptied
         )
-        override_store = OverrideStore(self.link)
-        self.overrides = OverrideMonitor(override_store, self._take_overrides)
-        if settings.has("overrides"):
-            self.scheduler.on_overrides = self.overrides.notice
-        endpoint_store = EndpointStore(self.database)
         self._endpoints_listener: Callable[[bool], None] = lambda _: None
-        self.endpoints = EndpointMonitor(endpoint_store, self._take_endpoints)
         self._prepare = NewConnection(
             keys, replica, address, current, self.database, tickets, self.configuration
         )
@@ -183,7 +152,7 @@ class Gateway:
         self.hub = Hub(
             self.scheduler, keep_alive_s=min(5.0, max(settings.tuning.linger_ms, MIN_LINGER_MS) / 3000)
         )
-        results = Results(self.hub)
+        self.results = results = Results(self.hub)
         self.checker = checker = Checker()
         self.dispatcher = Dispatcher(
             self.scheduler, self.link, self.hub, dispatch_settings(current), keys, checker, self.tracer
@@ -210,76 +179,26 @@ class Gateway:
         )
         positions = PositionMonitor(self.scheduler)
         self.records = records = Records(
-            self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
+            self.database, self.link, keys, replica, current, self.metrics, as_shown
         )
-        response_quota = StorageQuota(
-            self.database, lambda: current.settings.tuning.max_response_bytes_per_caller
-        )
-        response_writer = ResponseWriter(
-            self.database, records.erased.of, response_quota.wrote, self._stored_response
-        )
-        submit = Submit(
+        self.submit = submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
             self.metrics,
             current,
             lifecycle,
-            records.balances.load,
+            self._load_balance,
             checker,
         )
-        self.dispatcher.use_chains(ChainRunner(current, records.balances.load))
-        audit = AuditRecord(self.scheduler, records.slots, records.outbox.catch_up)
-        cancel = Cancel(cancels.cancel, audit.note)
+        self.dispatcher.use_chains(ChainRunner(current, self._load_balance))
+        self.audit = audit = AuditRecord(self.scheduler, records.slots, records.outbox.catch_up)
+        self.cancel = cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
-        poll = Poll(self.scheduler, results, records.find_archived, lambda: current.archives)
-        kept = ResponseStore(self.database)
-        archive = Archive(
-            self.link,
-            keys,
-            self.database,
-            self.metrics,
-            self.scheduler,
-            poll,
-            records.erased,
-            LogArchive(self.database, kept, self.hub.page, response_quota.wrote).keep,
-        )
-        responses = Responses(
-            current,
-            kept,
-            ResponseStorage(response_writer, kept, self.scheduler, cancels.abandon_soon),
-            lambda: self.database.trouble is None,
-            self.scheduler,
-            self.hub,
-            results,
-            cancel,
-            audit.note,
-        )
-        sender = Sender(
-            self.database,
-            lambda: current.settings,
-            lambda key_id: current.callers.has_key(key_id),
-            self.metrics,
-            replica,
-            now_ms,
-        )
-        self.webhooks = Webhooks(self.database, records.slots, lambda: current.settings.webhooks, now_ms)
+        self.poll = poll = Poll(self.scheduler, results, records.find_archived, lambda: current.archives)
         links = StreamLinks(tickets, self.scheduler, current)
-        files = Files(
-            *(self.database, storage_of(settings), lambda: current.settings.files),
-            failed=partial(self.metrics.count, STORAGE_FAILURES),
-        )
-        batch_store = BatchStore(self.database)
         models = Models(
             current, self.inspector.offered, self.inspector.workers, self.dispatcher.takes, started_at
         )
-        tools = Tools(
-            *(current, bodies, submit, cancel, self.scheduler, results),
-            files=files,
-            store=batch_store,
-            metrics=self.metrics,
-        )
-        leader = Leader(tools, replica, lifecycle)
-        self.batches = Batches(current, batch_store, files, leader.hurry)
         self.tasks = Tasks(
             current=current,
             calls=self.calls,
@@ -295,13 +214,14 @@ class Gateway:
             positions=positions,
             open_answers=open_answers,
             lifecycle=lifecycle,
-            gate=Gate(
-                *(self.scheduler, self.dispatcher.background, Signer(tickets.mac)),
-                self.dispatcher.slots.ask_later,
-            ),
-            responses=responses,
-            files=files,
+            part=self.part,
         )
+        self._parts_by_class: dict[type, Any] = {}
+        self.add(current, key_store, audit, records.usage, self.scheduler)
+        self.attached: list[Attached] = []
+        for feature in attached(self, settings.disabled_features):
+            self.attached.append(feature)
+            self.add(*feature.parts)
 
         # what operators see and do
         history = History(self.link, keys, self.metrics, self.inspector.waiting)
@@ -315,9 +235,7 @@ class Gateway:
             self.dispatcher.congestion,
         )
         live = SharedFeed(OverviewFeed(overview, audit, replica, presence, self._about))
-        self.balances = BalanceAdmin(records.balances, key_store, current, audit)
-        endpoints = EndpointAdmin(endpoint_store, self.endpoints, current, audit, self.inspector)
-        self.operator = Operator(
+        operator = Operator(
             current=current,
             scheduler=self.scheduler,
             overview=overview,
@@ -329,23 +247,21 @@ class Gateway:
             poll=poll,
             cancel=cancel,
             links=links,
-            erase=UserErasure(self.database, records.erased, self.scheduler, self.batches.end_of, audit),
-            keys=KeyAdmin(key_store, self.key_cache, current, audit, self.key_tasks, self.scheduler),
-            balances=self.balances,
-            overrides=OverrideAdmin(override_store, self.overrides, current, self.scheduler),
-            endpoints=endpoints,
+            erase=UserErasure(
+                *(self.database, records.erased, self.scheduler),
+                [feature.end_user for feature in self.attached if feature.end_user],
+                audit,
+            ),
             settings=SettingsView(
                 self.inspector,
                 self.scheduler,
                 current,
                 self._of_itself,
-                [
-                    *([overrides_now(self.overrides, current)] if settings.has("overrides") else []),
-                    *([endpoints.layer] if settings.has("endpoints") else []),
-                ],
+                [feature.settings for feature in self.attached if feature.settings],
             ),
-            webhooks=WebhookAdmin(self.database, records.slots, audit, now_ms),
+            cancel_batch=next((feature.cancel for feature in self.attached if feature.cancel), None),
         )
+        keys_admin = KeyAdmin(key_store, self.key_cache, current, audit, self.key_tasks, self.scheduler)
         loop_monitor = EventLoopMonitor(self.metrics, replica)
         self.health = Health(
             self.link,
@@ -362,17 +278,19 @@ class Gateway:
         self.scrape = Scrape(
             siblings, self.metrics, self.health, self.dispatcher, self.inspector, database_gauges
         )
+        self.operator = operator
+        self.add(operator, keys_admin, self.health, self.scrape)
 
         self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, self.metrics, replica)
         self._shutdown = Shutdown(
             lifecycle, self.dispatcher, self.workers, self.replicas, open_answers, live, self.hub, self.store
         )
         self.stopping = False
-        parts: list[Component] = [
+        self._parts: list[Component] = [
             loop_monitor,
             self.database,
             self.key_cache,
-            self.endpoints,
+            *(one for feature in self.attached for one in feature.first),
             self.store,
             self.link,
             self.channel,
@@ -382,25 +300,22 @@ class Gateway:
             self.inspector,
             history,
             self.configuration,
-            self.overrides,
             self.replicas,
             *records.parts,
-            response_writer,
-            response_quota,
-            archive,
-            sender,
-            files,
             checker,
             self.dispatcher,
-            leader,
+            *(one for feature in self.attached for one in feature.components),
         ]
         """In the order in which they start; they close the other way round."""
-        left_out = components_of(settings.disabled_features)
-        self._parts = [part for part in parts if type(part).__name__ not in left_out]
 
-    def _stored_response(self, size: int) -> None:
-        self.metrics.count(RESPONSES_STORED, "written" if size else "failed")
-        self.metrics.count(RESPONSE_BYTES_STORED, number=size)
+    def add(self, *parts: object) -> None:
+        """Make parts known by their classes."""
+        self._parts_by_class |= {type(part): part for part in parts}
+
+    def part(self, kind: type[T]) -> T:
+        """Return the part of this class: of the core, or of a feature, which must be enabled."""
+        found: T = self._parts_by_class[kind]
+        return found
 
     async def start(self) -> None:
         """Connect and begin. Raise StoreRefused, StoreUnavailable or DatabaseError with a sentence for the operator."""
@@ -434,12 +349,12 @@ class Gateway:
         """Take over keys and limits of new settings; what needs a restart stays as it is (`current.RELOADED`)."""
         current = self.current
         changes = current.replace(settings)
-        self.dispatcher.settings.take_over(dispatch_settings(current))
+        self.settings_changed()
         self.scheduler.limits = limits_of(current.settings)
         self.calls.max_open = settings.max_calls_per_caller
         self.metrics.declare_fallbacks(current.plans.routes.moves())
         self._end_calls()
-        self._endpoints_changed()
+        self.endpoints_changed()
         mine = current.settings
         while current.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
             try:
@@ -453,25 +368,29 @@ class Gateway:
 
     # ---- connections between components that are created before each other ----------
 
-    def _take_overrides(self, overrides: Sequence[Override]) -> None:
-        self.current.take_overrides(overrides)
+    def settings_changed(self) -> None:
+        """Dispatch by the current settings from now on."""
         self.dispatcher.settings.take_over(dispatch_settings(self.current))
 
-    async def _take_endpoints(self, known: StoredEndpoints) -> None:
-        """Apply the added endpoints, and write their limits, without which none of their tasks starts."""
-        added = {one.name: one.settings for one in known.endpoints.values()}
-        self.current.take_endpoints(added, known.changed_ms)
-        self.dispatcher.settings.take_over(dispatch_settings(self.current))
-        with contextlib.suppress(StoreError):  # written when Redis is back
-            await self.configuration.bring()
-        self._endpoints_changed()
+    async def _load_balance(self, subject: str, window: str) -> None:
+        for feature in self.attached:
+            if feature.load_balance is not None:
+                await feature.load_balance(subject, window)
+
+    async def balance(self, caller: Caller) -> Any:
+        """Return a caller's balance; None without the feature, or without a quota."""
+        for feature in self.attached:
+            if feature.balance is not None:
+                return await feature.balance(caller)
+        return None
 
     def on_endpoints(self, listener: Callable[[bool], None]) -> None:
         """Call `listener` with whether there are endpoints that are called from here: now, and whenever they change."""
         self._endpoints_listener = listener
-        self._endpoints_changed()
+        self.endpoints_changed()
 
-    def _endpoints_changed(self) -> None:
+    def endpoints_changed(self) -> None:
+        """Report whether there are endpoints."""
         self.workers.endpoints_changed()
         self._endpoints_listener(len(self.current.endpoints) > 0)
 
@@ -539,7 +458,9 @@ class Gateway:
 
     def _begin_anew(self) -> None:
         self.dispatcher.store_is_back()
-        self.records.reconciler.reconcile_all()
+        for feature in self.attached:
+            if feature.store_back is not None:
+                feature.store_back()
         self.hub.check_soon(store_lost=True)
 
     def _channel_changed(self, up: bool) -> None:

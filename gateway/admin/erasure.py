@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fairlane.gateway.attached import EndUser
 from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.credits.ledger import rows_of_user
 from fairlane.gateway.database.database import Database
@@ -28,8 +29,8 @@ class UserErasure:
     _database: Database
     _erased: ErasedUsers
     _scheduler: Scheduler
-    _end_batches: Callable[[str, int], Awaitable[tuple[int, int]]]
-    """`Batches.end_of`."""
+    _end: Sequence[EndUser]
+    """End what the user has started, such as batches."""
     _audit: AuditRecord
 
     async def __call__(self, user: str, actor: Actor) -> dict[str, Any]:
@@ -45,7 +46,8 @@ class UserErasure:
         while True:
             until = await self._scheduler.now_ms()
             await self._erased.mark(user, until)
-            ended, unended = await self._end_batches(user, until)
+            ends = [await end(user, until) for end in self._end]
+            ended, unended = sum(one for one, _ in ends), sum(left for _, left in ends)
             removed, stopping = await self._scheduler.erase_user(user, until)
             cancelled, results = cancelled + ended, results + removed
             if not (unended or stopping) or time.monotonic() >= began + WAIT_S:

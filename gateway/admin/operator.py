@@ -6,22 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairlane.gateway.accounts.admin import KeyAdmin
 from fairlane.gateway.admin.drain import Drain
 from fairlane.gateway.admin.erasure import UserErasure
 from fairlane.gateway.admin.overview import OverviewReader
 from fairlane.gateway.admin.search import FILTERS, search
 from fairlane.gateway.admin.settings_view import SettingsView
+from fairlane.gateway.attached import CancelOther
 from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.credits.admin import BalanceAdmin
-from fairlane.gateway.endpoints.admin import EndpointAdmin
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.overrides.admin import OverrideAdmin
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.poll import Poll
-from fairlane.gateway.webhooks.admin import WebhookAdmin
 from fairlane.queues.inspect.inspector import StoreInspector, User
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
@@ -48,13 +44,10 @@ class Operator:
     poll: Poll
     cancel: Cancel
     links: StreamLinks
-    keys: KeyAdmin
     erase: UserErasure
-    balances: BalanceAdmin
-    overrides: OverrideAdmin
-    endpoints: EndpointAdmin
     settings: SettingsView
-    webhooks: WebhookAdmin
+    cancel_batch: CancelOther | None
+    """Cancels what is no task but has tasks, such as a batch; see `Attached.cancel`."""
 
     async def cancel_all(self, wanted: Mapping[str, str], limit: int, actor: Actor) -> tuple[list[str], bool]:
         """Cancel at most `limit` waiting or running tasks with the `wanted` fields, newest first, as one audit log entry.

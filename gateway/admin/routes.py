@@ -2,22 +2,20 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import Depends, Path, Query, Response
 from fastapi import Request as Framed
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, create_model
+from msgspec import UNSET, UnsetType
 
+from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.admin.bodies import optional
-from fairlane.gateway.admin.changes import ENTRY, PAUSED, changeable, check_name
 from fairlane.gateway.admin.operator import Operator
 from fairlane.gateway.admin.search import FILTERS, describe, search
 from fairlane.gateway.api.dependencies import (
     ActorDep,
-    BodyDep,
     CallerDep,
     OperatorDep,
     RequestDep,
@@ -25,30 +23,155 @@ from fairlane.gateway.api.dependencies import (
     described,
     keyed_router,
 )
-from fairlane.gateway.api.operator_schemas import (
-    ArchivedTask,
-    Erased,
-    SettingsChanged,
-    Task,
-    TaskDetail,
-    TopUsers,
+from fairlane.gateway.api.schemas import (
+    BOOLEAN,
+    INTEGER,
+    OBJECT,
+    STRING,
+    ChainStage,
+    Ms,
+    Schema,
+    TemplateUsed,
+    fields,
+    listed,
+    ref,
+    says,
 )
-from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, OBJECT, STRING, fields, listed, ref
-from fairlane.gateway.batches.routes import BatchesDep, cancel_batch
-from fairlane.gateway.breakers.breakers import BreakerChange, force
 from fairlane.gateway.calls.http import SSE_HEADERS
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.usage.queries import PLAIN, Filter
 from fairlane.queues.chains import chain_of
 from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import could_be_ours
-from fairlane.queues.rules import Kind as Configured
 from fairlane.queues.tasks import TERMINAL, State
 
 
-def _change(kind: Configured) -> type[BaseModel]:
-    members = optional(ENTRY[kind], changeable(kind)) | {PAUSED: (bool | None, None)}
-    return create_model(f"{kind.title()}Change", __config__=ConfigDict(extra="forbid"), **members)
+class ArchivedTask(Schema, kw_only=True):
+    task_id: str
+    key: str
+    user: str
+    status: Literal["completed", "failed", "cancelled"]
+    ended_at: Ms
+    answer: Annotated[dict[str, Any], says("as of GET /api/task/{taskId}")]
+    request: Annotated[Any, says("null: it was not stored")]
+
+
+class Attempt(Schema, kw_only=True):
+    worker_id: str
+    model: str | None
+    granted_at: Ms | None
+    first_output_at: Ms | None = None
+    ended_at: Ms | None
+    outcome: str | None
+
+
+class ModelMove(Schema, kw_only=True):
+    """A fallback from `model` to another one."""
+
+    model: str
+    at: Ms
+    reason: str
+
+
+class Task(Schema, kw_only=True):
+    task_id: str
+    status: State
+    model: str | None
+    requested_model: Annotated[str | None, says("the name in the request, where another model may run")]
+    moves: Annotated[list[ModelMove], says("its fallbacks, the last ten")]
+    repaired: Annotated[bool, says("an output did not match its schema and was retried")]
+    stage: Annotated[str | None, says("of a chain: its current or last stage")]
+    stage_index: int | None
+    part: Annotated[int | None, says("of a part of a stage: its number, from 0")]
+    chain: Annotated[str | None, says("of a part: its chain")]
+    stage_at: Annotated[Ms | None, says("the start of this stage")]
+    queue: str | None
+    user: str | None
+    key: str | None
+    type: str | None
+    code: str | None
+    category: Annotated[str | None, says("of its code")]
+    request_id: Annotated[str | None, says("of the call that submitted it: its `x-request-id`")]
+    enqueued_at: Ms | None
+    started_at: Ms | None
+    first_output_at: Ms | None
+    ended_at: Ms | None
+    attempt: int | None
+    attempts: list[Attempt]
+
+
+class StageOfTask(ChainStage, kw_only=True):
+    """A stage of a chain, and its model and queue, if they are known before it starts."""
+
+    model: str | None
+    queue: str | None
+
+
+class PermitOfTask(Schema, kw_only=True):
+    until: Annotated[Ms, says("the end of its validity; once used, the end of its slot's lease")]
+    used_at: Ms | None
+
+
+class TaskDetail(Task, kw_only=True):
+    now: Ms
+    fallbacks: Annotated[list[str], says("its next models, if this one fails")]
+    chain_name: Annotated[str | None, says("of a chain in the configuration")] = None
+    stages: Annotated[list[StageOfTask] | UnsetType, says("of a chain")] = UNSET
+    permit: Annotated[PermitOfTask | None, says("the current one")]
+    template: TemplateUsed | None = None
+    priority: int
+    tries: int
+    stream: bool
+    waited: bool
+    estimated_input_tokens: int | None
+    max_output_tokens: int | None
+    payload_bytes: int | None
+    wait_deadline_at: Ms | None
+    deadline_at: Ms | None
+    attempt_deadline_at: Ms | None
+    keep_ms: Ms | None
+    events: int
+    stream_url: str | None
+    metadata: Any
+    position: int = 1
+    estimated_wait_ms: Ms | None = 0
+    estimated_wait_low_ms: Ms | None = 0
+    estimated_wait_high_ms: Ms | None = 0
+    estimating: bool = False
+
+
+class TopUser(Schema, kw_only=True):
+    user: str
+    waiting: int
+    running: int
+    tokens: int
+    share: float | None
+    model: str | None
+
+
+class TopUsers(Schema, kw_only=True):
+    now: Ms
+    users: list[TopUser]
+    number: int
+    complete: bool
+
+
+class Erased(Schema, kw_only=True):
+    """The number of erased rows."""
+
+    usage: int
+    days: int
+    archived: int
+    audit: int
+    responses: int
+    files: int
+    batches: Annotated[int, says("batches that had ended; others were cancelled")]
+    webhooks: Annotated[int, says("of this user's webhooks, and deliveries about this user's tasks")]
+    results: int
+    ledger: int
+    unended: Annotated[int, says("batches that were cancelled and have not ended yet")]
+    stopping: Annotated[int, says("cancelled tasks that their workers still run")]
+    more: Annotated[bool, says("call again for the rest")]
 
 
 router = keyed_router("operators")
@@ -176,7 +299,6 @@ async def find_tasks(
 )
 async def cancel(
     operator: OperatorDep,
-    batches: BatchesDep,
     actor: ActorDep,
     wanted: TaskFilterDep,
     task: Filter = "",
@@ -195,7 +317,9 @@ async def cancel(
         ended = reached is State.CANCELLED and record.state not in TERMINAL
         return answer({"cancelled": int(ended), "more": False})
     if batch:
-        ended = await cancel_batch(batches, operator.audit, batch, actor)
+        if operator.cancel_batch is None:
+            raise bad_request("This gateway has batches disabled", "batch")
+        ended = await operator.cancel_batch(batch, actor)
         return answer({"cancelled": int(ended), "more": False})
     if wanted.get("state", State.QUEUED) not in (State.QUEUED, State.EXECUTING):
         raise bad_request(f"status must be {State.QUEUED} or {State.EXECUTING}", "status")
@@ -260,44 +384,6 @@ async def drain(operator: OperatorDep, actor: ActorDep, worker_id: str) -> Respo
     return answer(drained)
 
 
-@router.patch(
-    "/api/admin/queues/{name}",
-    **described("admin.queues.update", "Update a queue", SettingsChanged, body=_change("queue")),
-)
-async def change_queue(
-    operator: OperatorDep, actor: ActorDep, body: BodyDep, name: str, check: bool = False
-) -> Response:
-    """Override settings of a queue at run time, on every replica; null restores the configured value.
-
-    With `check` nothing is changed; the answer is the rejection, or the values in effect.
-    """
-    check_name(operator.current.settings, "queue", name)
-    return answer(await operator.overrides.patch("queue", name, body, actor, check=check))
-
-
-@router.patch(
-    "/api/admin/models/{name:path}",
-    **described(
-        "admin.models.update", "Update a model", SettingsChanged, body=_change("model") | BreakerChange
-    ),
-)
-async def change_model(
-    operator: OperatorDep, actor: ActorDep, body: BodyDep, name: str, check: bool = False
-) -> Response:
-    """Override settings of a model at run time, or set the circuit breaker of one of its upstreams, on every replica; null
-    restores the configured value.
-
-    With `check` nothing is changed; the answer is the rejection, or the values in effect.
-    """
-    check_name(operator.current.settings, "model", name)
-    if "breaker" not in body and "upstream" not in body:
-        return answer(await operator.overrides.patch("model", name, body, actor, check=check))
-    if not operator.current.settings.has("breakers"):
-        raise bad_request("This gateway has breakers disabled", "breaker")
-    changed = await force(operator.scheduler, name, body, actor)
-    return answer(await operator.overrides.patch("model", name, {}, actor, check=True) | {"changed": changed})
-
-
 UserName = Annotated[
     str,
     Path(
@@ -330,3 +416,6 @@ async def settings(
     run time. Secrets are `(set)` or null; URLs are without user, password and query.
     """
     return answer(await operator.settings.read(name, changed=changed))
+
+
+ROUTERS = ((router, Access.ADMIN),)

@@ -18,7 +18,6 @@ from fairlane import __version__
 from fairlane.gateway.admin.changes import ENTRY, PAUSED, configured
 from fairlane.gateway.configuration import RELOADED, ActiveConfig
 from fairlane.gateway.features import FEATURES
-from fairlane.gateway.overrides.monitor import OverrideMonitor
 from fairlane.gateway.settings import Settings, external, external_name, external_value
 from fairlane.gateway.settings.flatten import Leaf, defaults, flatten
 from fairlane.queues.clock import now_ms
@@ -198,16 +197,6 @@ MAX_ROWS = 10_000
 """Settings in one answer."""
 
 ReadLayer = Callable[[], Awaitable[SettingsLayer]]
-
-
-def overrides_now(monitor: OverrideMonitor, current: ActiveConfig) -> ReadLayer:
-    """Return a reader of the overrides that this replica applies."""
-
-    async def read() -> SettingsLayer:
-        known = await monitor.read()
-        return of_overrides(one for one in known.overrides if one.id not in current.overlay.invalid)
-
-    return read
 
 
 @dataclass(eq=False)

@@ -42,8 +42,6 @@ class Calls:
 
     def add(self, method: str, path: str, call: Call) -> None:
         """Add a call; `path` is in FastAPI's notation: `{name}` is a part of a path, `{name:path}` the rest, neither empty."""
-        if feature_of_path(path, self.disabled):
-            return
         if "{" not in path:
             self.exact[method, path] = call
             return

@@ -1,8 +1,7 @@
 """The dependencies of FastAPI's routes, and their entries in the OpenAPI document."""
 
-from collections.abc import Iterator, Mapping
-from operator import attrgetter
-from types import UnionType
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType, UnionType
 from typing import Annotated, Any
 
 import msgspec
@@ -21,10 +20,7 @@ from fairlane.gateway.audit.log import actor_of
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.usage.queries import PLAIN
-from fairlane.gateway.usage.reports import UsageReports
-from fairlane.gateway.watch.health import Health
 from fairlane.queues.overrides import Actor
 
 REQUEST = "fairlane.request"
@@ -71,12 +67,11 @@ def complete(document: dict[str, Any]) -> None:
 # (coroutines, because FastAPI calls plain functions in a thread)
 
 
-def part(name: str) -> Any:
-    """Return the dependency on a part of the gateway, such as `records.usage`."""
-    read = attrgetter(name)
+def part(kind: type) -> Any:
+    """Return the dependency on a part of the gateway, by its class."""
 
     async def depend(request: Framed) -> Any:
-        return read(request.app.gateway)
+        return request.app.gateway.part(kind)
 
     return Depends(depend)
 
@@ -116,10 +111,7 @@ async def _actor(request: Framed) -> Actor:
 
 EXACT = Depends(_exact)
 ActorDep = Annotated[Actor, Depends(_actor)]
-OperatorDep = Annotated[Operator, part("operator")]
-HealthDep = Annotated[Health, part("health")]
-ScrapeDep = Annotated[Scrape, part("scrape")]
-UsageDep = Annotated[UsageReports, part("records.usage")]
+OperatorDep = Annotated[Operator, part(Operator)]
 RequestDep = Annotated[Request, Depends(_request)]
 BodyDep = Annotated[dict[str, Any], Depends(_body)]
 CallerDep = Annotated[Caller, Depends(_caller)]
@@ -134,15 +126,18 @@ def answer(body: Any, headers: Mapping[str, str] = {}, status: int = 200) -> Res
     return Response(encoded, status, media_type="application/json", headers=dict(headers))
 
 
-def components() -> dict[str, Any]:
-    """Return the components of the document: the structs of schemas and answers, and the events of a task."""
-    from fairlane.gateway.api import events, operator_schemas, schemas  # noqa: PLC0415 - for the document alone
+def components(modules: Iterable[ModuleType]) -> dict[str, Any]:
+    """Return the components of the document: the structs of requests and answers in these modules, and the events of a task."""
+    from fairlane.gateway.api import events, schemas  # noqa: PLC0415 - for the document alone
 
     structs = [
         one
-        for module in (schemas, operator_schemas)
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, Struct) and one.__module__ == module.__name__
+        for module in (schemas, *modules)
+        for name, one in vars(module).items()
+        if isinstance(one, type)
+        and issubclass(one, Struct)
+        and one.__module__ == module.__name__
+        and not name.startswith("_")
     ]
     _, parts = msgspec.json.schema_components(structs, ref_template=REF)
     return {**parts, **events.components()}

@@ -6,11 +6,24 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
+from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.api.answers import WholeAnswer
+from fairlane.gateway.api.raw_routes import IDEMPOTENCY_KEY, Json, RawRoute, header, query
+from fairlane.gateway.api.schemas import (
+    REF,
+    STRING,
+    Accepted,
+    Cancelled,
+    NativeRequest,
+    TaskRequest,
+    TaskStatus,
+    json,
+)
 from fairlane.gateway.audit.log import actor_of
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.calls.endpoints import MEMBERS, endpoint_task, read_endpoint_request
@@ -163,7 +176,7 @@ async def _read_request(
         *(tasks.current, caller, target, task_type, options),
         task_id=task_id,
         subject=subject,
-        permit=tasks.gate.permit,
+        part=tasks.part,
     )
     name_task(task, idempotency)
     trace(request, task)
@@ -499,3 +512,64 @@ async def _replay(
         resumable=True,
         ending=partial(_ending, tasks, stream),
     )
+
+
+_WAYS = "The call waits for the result; with `async` it returns a task id, with `stream` the task's events."
+_TASK_EVENTS = {"text/event-stream": {"itemSchema": {"$ref": REF.format(name="NativeEvent")}}}
+_AFTER = (
+    query("after", "the id of the last event seen"),
+    query("fromLatest", "1: only later events"),
+    query("token", "of a `streamUrl`, instead of a key"),
+    header("last-event-id", "takes precedence over `after`"),
+)
+
+
+def _task(path: str, call: Any, id_: str, summary: str, body: Any) -> RawRoute:
+    return RawRoute(
+        *("POST", path, call, id_, summary),
+        access=Access.TASKS,
+        description=f"{summary}. {_WAYS}",
+        submits=True,
+        parameters=(IDEMPOTENCY_KEY,),
+        body=json(body),
+        answer=json({}) | _TASK_EVENTS,
+        answers={"202": {"description": "With `async`", "content": json(Accepted)}},
+    )
+
+
+def _events(path: str, id_: str, summary: str, *parameters: Json) -> RawRoute:
+    return RawRoute(
+        *("GET", path, events, id_, summary),
+        access=Access.READER,
+        description=f"{summary}: past events, or those after one, then new ones as they arrive.",
+        parameters=(*parameters, *_AFTER),
+        answer=_TASK_EVENTS,
+        answers={"204": {"description": "The last event was seen"}},
+    )
+
+
+_TASK_ID = {"in": "query", "name": "taskId", "required": True, "schema": STRING}
+
+ROUTES = (
+    _task("/api/openai", openai, "tasks.create_chat", "Create a chat task", NativeRequest),
+    _task("/api/tasks", submit_task, "tasks.create", "Create a task", TaskRequest),
+    _events(
+        "/api/sse-stream",
+        "tasks.events_by_query",
+        "Stream a task's events, with the id in the query",
+        _TASK_ID,
+    ),
+    RawRoute(
+        *("GET", "/api/task/{task_id}", status, "tasks.get", "Get a task"),
+        access=Access.TASKS,
+        description="Its position and estimated wait while it waits, its result when it is completed.",
+        answer=json(TaskStatus),
+    ),
+    RawRoute(
+        *("POST", "/api/task/{task_id}/cancel", cancel, "tasks.cancel", "Cancel a task"),
+        access=Access.TASKS,
+        description="A task that has ended does not change; the answer has its status.",
+        answer=json(Cancelled),
+    ),
+    _events("/api/task/{task_id}/events", "tasks.events", "Stream a task's events"),
+)

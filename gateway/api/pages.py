@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as Framed
 
+from fairlane.gateway.access import Access
 from fairlane.gateway.api.dependencies import RequestDep, answer, described, failed
 from fairlane.gateway.api.schemas import OBJECT, Error
 from fairlane.gateway.errors import ApiError
@@ -53,3 +54,6 @@ for _path in (*PAGES, STATIC_FILES):
 async def document(request: Framed) -> Response:
     """This document."""
     return answer(await request.app.document())
+
+
+ROUTERS = ((router, Access.PAGE),)

@@ -1,18 +1,65 @@
 """The routes, templates and chains that callers may name instead of a model."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import Request as Framed
 from fastapi import Response
 
+from fairlane.gateway.access import Access
 from fairlane.gateway.api.dependencies import CallerDep, answer, described, keyed_router
-from fairlane.gateway.api.operator_schemas import RouteList
+from fairlane.gateway.api.schemas import Ms, Schema, says
 from fairlane.gateway.calls.prompts import template_fields, usable_chains
 from fairlane.gateway.chains.requests import declared_chain
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.credits.amounts import plain_credits
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import Settings
+from fairlane.gateway.settings.parts import Mode
+
+
+class RouteRule(Schema, kw_only=True):
+    """The values that a route sets; null: none."""
+
+    model: str
+    mode: Mode | None
+    queue: str | None
+    stream: bool
+    timeout_ms: Ms | None
+    max_output_tokens: int | None
+    price: Annotated[dict[str, float] | None, says("credits, as in the settings")]
+    fallbacks: list[str]
+    fallback_after_ms: Ms | None
+
+
+class Route(RouteRule, kw_only=True):
+    name: str
+    tier: str
+    template: str | None
+    vision: Annotated[RouteRule | None, says("for requests with images, if it differs")]
+
+
+class Template(Schema, kw_only=True):
+    name: str
+    version: str
+    locales: list[str]
+    default_locale: str | None
+    variables: list[str]
+    optional: list[str]
+    json_schema: dict[str, Any] | None
+
+
+class Chain(Schema, kw_only=True):
+    name: str
+    variables: list[str]
+    optional: list[str]
+    stages: Annotated[list[dict[str, str]], says("name and status of each, as polls show them")]
+
+
+class RouteList(Schema, kw_only=True):
+    routes: list[Route]
+    templates: list[Template]
+    chains: list[Chain]
+
 
 router = keyed_router("account")
 
@@ -53,3 +100,6 @@ async def routes(request: Framed, caller: CallerDep) -> Response:
     templates = [template_fields(plans.templates[name]) for name in plans.usable_templates(caller)]
     chains = [declared_chain(current, name) for name in usable_chains(current, caller)]
     return answer({"routes": listed, "templates": templates, "chains": chains})
+
+
+ROUTERS = ((router, Access.KEY),)

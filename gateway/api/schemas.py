@@ -127,18 +127,6 @@ class TaskRequest(NativeRequest, kw_only=True):
     body_base64: Annotated[str | None, says("of type `http`: bytes")] = None
 
 
-class PlainTask(Struct, kw_only=True):
-    """A request to an endpoint."""
-
-    target_url: Annotated[str, says("the whole URL")]
-    http_method: Annotated[str | None, says("default: POST with a body, else GET")] = None
-    body: Annotated[Any, says("a text, sent as it is")] = None
-    priority: Annotated[int, Meta(ge=0)] | None = None
-    timestamp: Annotated[int, Meta(ge=0, description="ignored")] | None = None
-    task_type: Annotated[Literal["offline", "online"] | None, says("default: offline")] = None
-    idempotencyKey: str | None = None  # noqa: N815 - the same name as in all native calls
-
-
 class ChatRequest(Struct, kw_only=True):
     """See OpenAI's reference. The worker gets the body unchanged."""
 
@@ -165,112 +153,7 @@ class EmbeddingRequest(Struct, kw_only=True):
     encoding_format: Literal["float", "base64"] = "float"
 
 
-class ResponsesRequest(Struct, kw_only=True):
-    """See OpenAI's reference. Any worker for chat completions answers it; it rejects members that it does not know."""
-
-    model: Model
-    input: str | list[Any]
-    instructions: str | None = None
-    stream: bool | None = None
-    tools: list[Any] | None = None
-    max_output_tokens: ManyTokens | None = None
-    metadata: dict[str, str] | None = None
-    store: bool | None = None
-    background: bool | None = None
-    previous_response_id: str | None = None
-
-
-class CountTokensRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """See Anthropic's reference."""
-
-    model: Model
-    messages: Annotated[list[Any], Meta(min_length=1)]
-    system: str | list[Any] | None = None
-    tools: Annotated[list[Any] | None, says("with an `input_schema`; Anthropic's own are rejected")] = None
-    tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
-    output_config: Annotated[dict[str, Any] | None, says("`effort`, and `format` with a JSON schema")] = None
-    output_format: dict[str, Any] | None = None
-    context_management: dict[str, Any] | None = None
-    cache_control: dict[str, Any] | None = None
-    speed: Literal["standard"] | None = None
-
-
-class MessagesRequest(CountTokensRequest, kw_only=True):
-    """See Anthropic's reference. Any worker for chat completions answers it."""
-
-    max_tokens: ManyTokens
-    stream: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    stop_sequences: list[str] | None = None
-    metadata: Annotated[dict[str, Any] | None, says("`user_id`")] = None
-    service_tier: str | None = None
-    diagnostics: Any = None
-
-
-class ModerationRequest(Struct, kw_only=True):
-    """See OpenAI's reference. The worker gets the body unchanged."""
-
-    model: Model | None = None
-    input: Any
-
-
-class SpeechRequest(Struct, kw_only=True):
-    """See OpenAI's reference. The worker gets the body unchanged."""
-
-    model: Model
-    input: Any
-    response_format: str | None = None
-    stream_format: Literal["audio", "sse"] | None = None
-
-
-class ImageRequest(Struct, kw_only=True):
-    """See OpenAI's reference. The worker gets the body unchanged."""
-
-    model: Model
-    prompt: Any
-    n: Choices | None = None
-    stream: bool | None = None
-
-
 File = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
-
-
-class TranscriptionForm(Struct, kw_only=True):
-    """See OpenAI's reference. The worker gets the form as JSON."""
-
-    model: Model
-    file: File
-    response_format: Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"] = "json"
-    stream: bool = False
-
-
-class TranslationForm(Struct, kw_only=True):
-    """See OpenAI's reference. The worker gets the form as JSON."""
-
-    model: Model
-    file: File
-    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
-
-
-class EditForm(Struct, kw_only=True):
-    """See OpenAI's reference. The worker gets the form as JSON. Several images: `image[]`."""
-
-    model: Model
-    image: File
-    prompt: str
-    n: Choices = 1
-    stream: bool = False
-
-
-class VariationForm(Struct, kw_only=True):
-    """See OpenAI's reference. The worker gets the form as JSON."""
-
-    model: Model
-    image: File
-    n: Choices = 1
 
 
 # ---- errors ----------
@@ -425,39 +308,3 @@ class Error(Schema, kw_only=True):
     results: Annotated[dict[str, Any], says("of a chain that failed: the results of its stages so far")] = {}
     needed: Annotated[float, says("with INSUFFICIENT_QUOTA: credits that the task may cost")] = 0
     available: Annotated[float, says("and that are left")] = 0
-
-
-class PlainSubmitted(Struct, kw_only=True):
-    task_id: str
-    task_status: PlainStatusName
-    created_at: Annotated[str, says("RFC 3339; so below")]
-    wait_num: Annotated[int, says("tasks that come before it")]
-
-
-class PlainStatus(Struct, kw_only=True):
-    task_status: PlainStatusName
-    task_result: str
-    wait_num: int
-    wait_time: Annotated[int, says("the estimated wait in seconds; -1: unknown")]
-    created_at: str
-    started_at: Annotated[str, says("empty: not yet; so below")]
-    ended_at: str
-    http_status: Annotated[int, says("of the endpoint's answer")] = 0
-    task_result_base64: Annotated[str, says("its body, where that is no text")] = ""
-
-
-class PlainCancelled(Struct, kw_only=True):
-    task_id: str
-    task_status: PlainStatusName
-
-
-class LetIn(Schema, kw_only=True):
-    """The request may pass; the header `X-Fairlane-Receipt` is the receipt for reporting its end."""
-
-    task_id: str
-
-
-class LeftOff(Schema, kw_only=True):
-    """`ended`: this call ended it; `over`: it had ended or expired before."""
-
-    status: Literal["ended", "over"]

@@ -37,6 +37,10 @@ MAX_EARLY = 100
 """Ends that one process tries again each second."""
 
 
+Keep = Callable[[Sequence[tuple[str, Record]]], Awaitable[Collection[str]]]
+"""Archives tasks that have ended; returns those that cannot be archived yet."""
+
+
 class Archive(Outbox):
     """Moves results to the archive. See `Outbox`."""
 
@@ -52,14 +56,13 @@ class Archive(Outbox):
         scheduler: Scheduler,
         poll: Poll,
         erased: ErasedUsers,
-        keep_logs: Callable[[Sequence[tuple[str, Record]]], Awaitable[Collection[str]]],
     ) -> None:
-        """`keep_logs`: `LogArchive.keep`, for tasks whose log is archived."""
         super().__init__(link, keys, database, {}, metrics)
         self._scheduler = scheduler
         self._poll = poll
         self._erased = erased
-        self._keep_logs = keep_logs
+        self.keep_logs: Keep = self._keep
+        """Archives tasks with their logs; set by the feature that has such tasks."""
         self._early: list[Entry] = []
         """Ends of responses whose rows are not written yet, to be tried again soon."""
 
@@ -76,17 +79,13 @@ class Archive(Outbox):
                 done.append(entry.id)
             else:
                 ended.append((entry, record))
-        done += await self._try([end for end in ended if end[1].archives_log], self._keep_logs)
+        done += await self._try([end for end in ended if end[1].archives_log], self.keep_logs)
         for end in ended:
             if not end[1].archives_log:
                 done += await self._try([end], self._keep)
         return done
 
-    async def _try(
-        self,
-        ends: Sequence[tuple[Entry, Record]],
-        keep: Callable[[Sequence[tuple[str, Record]]], Awaitable[Collection[str]]],
-    ) -> list[bytes]:
+    async def _try(self, ends: Sequence[tuple[Entry, Record]], keep: Keep) -> list[bytes]:
         """Archive ends together, or one by one if that fails. Return the entries of those that are archived. `keep` returns the
         tasks that it cannot archive yet."""
         if not ends:

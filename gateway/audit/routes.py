@@ -1,14 +1,34 @@
 """The operators' calls for the audit log and rejected calls."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Response
+from msgspec import field
 
+from fairlane.gateway.access import Access
 from fairlane.gateway.api.dependencies import CallerDep, OperatorDep, answer, described, keyed_router
-from fairlane.gateway.api.operator_schemas import AuditEntry, Rejection
-from fairlane.gateway.api.schemas import listed
+from fairlane.gateway.api.schemas import Ms, Schema, listed, says
 from fairlane.gateway.usage.queries import Filter, Since, Until, between, given
 from fairlane.gateway.usage.reports import Wanted
+
+
+class AuditEntry(Schema, kw_only=True):
+    id: str
+    at: Ms
+    actor: str
+    from_: Annotated[str, says("the client's address; empty: unknown")] = field(name="from")
+    action: str
+    target: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+class Rejection(Schema, kw_only=True):
+    minute: Annotated[Ms, says("its beginning")]
+    key: Annotated[str, says("empty: no-auth mode, or a link of a task")]
+    code: Annotated[str, says("of the errors")]
+    count: int
+
 
 router = keyed_router("operators")
 
@@ -58,3 +78,6 @@ async def rejections(
     """
     wanted = Wanted(*between(since, until), given({"key": key, "code": code}))
     return answer(await operator.audit.rejections(wanted, after, limit, caller.key_id))
+
+
+ROUTERS = ((router, Access.ADMIN),)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
+from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.batches.models import Batch, could_be, new_batch_id, read_window
 from fairlane.gateway.batches.requests import READERS
 from fairlane.gateway.batches.store import BatchStore, TooMany
@@ -17,6 +18,7 @@ from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.features import feature_of_path
 from fairlane.gateway.files.files import Files
 from fairlane.queues.clock import now_ms
+from fairlane.queues.overrides import Actor
 
 PURPOSE = "batch"
 WAIT_MS = 60_000
@@ -54,9 +56,15 @@ class Batches:
     """Use cases. All raise ApiError and DatabaseUnavailable."""
 
     def __init__(
-        self, current: ActiveConfig, store: BatchStore, files: Files, hurry: Callable[[], None]
+        self,
+        current: ActiveConfig,
+        store: BatchStore,
+        files: Files,
+        hurry: Callable[[], None],
+        audit: AuditRecord,
     ) -> None:
         """`hurry` wakes the leader of this replica."""
+        self._audit = audit
         self._current = current
         self._store = store
         self._files = files
@@ -138,6 +146,16 @@ class Batches:
         await self._store.cancel(batch_id, now_ms())
         self._hurry()
         return await self.find(batch_id, owner)
+
+    async def cancel_any(self, batch_id: str, actor: Actor) -> bool:
+        """Cancel any user's batch for an operator, with an audit log entry. Return whether this call did. Raise ApiError(404)."""
+        before = await self.find(batch_id, None)
+        after = await self.cancel(batch_id, None)
+        if after.status == before.status:
+            return False
+        shown = {"status": before.status, "user": before.user_name}
+        await self._audit.note(actor, "cancel", f"batch {batch_id}", shown, {"status": after.status})
+        return True
 
     async def end_of(self, user: str, until: int) -> tuple[int, int]:
         """Cancel a user's batches that were created until then (ms). Return the number of cancelled ones, and of those that have

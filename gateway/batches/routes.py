@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from fairlane.gateway.access import Access
 from fairlane.gateway.admin.bodies import read_body
 from fairlane.gateway.api.dependencies import (
     KEY,
@@ -15,14 +16,51 @@ from fairlane.gateway.api.dependencies import (
     keyed_router,
     part,
 )
-from fairlane.gateway.api.operator_schemas import AnyBatch
-from fairlane.gateway.api.schemas import OBJECT, OpenAIError, listed
-from fairlane.gateway.audit.log import AuditRecord
+from fairlane.gateway.api.schemas import OBJECT, Ms, OpenAIError, Schema, listed, says
 from fairlane.gateway.batches.batches import Batches, NewBatch
 from fairlane.gateway.batches.models import UNENDED, Status, admin_view, openai_object
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.usage.queries import Filter
-from fairlane.queues.overrides import Actor
+
+
+class RequestCounts(Schema, kw_only=True):
+    """The progress of a batch."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class WaitsFor(Schema, kw_only=True):
+    """The reason why lines of a batch are not submitted now."""
+
+    code: str
+    models: Annotated[list[str], says("the models of these lines, up to ten; none: any")]
+
+
+class AnyBatch(Schema, kw_only=True):
+    """A batch, as shown to operators."""
+
+    lines_waiting: Annotated[int, says("submitted, and in their queue")]
+    lines_running: int
+    waits_for: Annotated[list[WaitsFor], says("reasons why others are not submitted")]
+    id: str
+    key: str | None
+    user: str
+    tier: str
+    status: Status
+    endpoint: str
+    model: str | None
+    created_at: Ms
+    began_at: Ms | None
+    expires_at: Ms
+    ended_at: Ms | None
+    counts: RequestCounts
+    replica: Annotated[str | None, says("the one that submits its lines")]
+    error: Annotated[str | None, says("the first one")]
+    error_line: Annotated[int | None, says("its line in the file")]
+    error_param: Annotated[str | None, says("its member")]
+
 
 UNENDED_WORD = "unended"
 MAX_OF_PAGE = 100
@@ -32,7 +70,7 @@ router = APIRouter(tags=["openai"], dependencies=[Depends(KEY)], responses=faile
 operators = keyed_router("operators")
 
 
-BatchesDep = Annotated[Batches, part("batches")]
+BatchesDep = Annotated[Batches, part(Batches)]
 
 
 @router.post("/v1/batches", **described("batches.create", "Create a batch", OBJECT, body=NewBatch))
@@ -94,12 +132,4 @@ async def page_of_all(
     return answer({"batches": rows, "next": found[-1].id if more else None})
 
 
-async def cancel_batch(batches: Batches, audit: AuditRecord, batch_id: str, actor: Actor) -> bool:
-    """Cancel any user's batch for an operator, with an audit log entry. Return whether this call did. Raise ApiError(404)."""
-    before = await batches.find(batch_id, None)
-    after = await batches.cancel(batch_id, None)
-    if after.status == before.status:
-        return False
-    shown = {"status": before.status, "user": before.user_name}
-    await audit.note(actor, "cancel", f"batch {batch_id}", shown, {"status": after.status})
-    return True
+ROUTERS = ((router, Access.CALLER), (operators, Access.ADMIN))

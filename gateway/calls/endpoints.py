@@ -6,7 +6,7 @@ other settings of the endpoint are applied at the grant (`gateway/endpoints/payl
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -20,7 +20,9 @@ from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, NoEndpoint, W
 from fairlane.gateway.endpoints.headers import BadHeader, passed_headers
 from fairlane.gateway.endpoints.payloads import payload_of
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.queues.tasks import HTTP, PERMIT, Permit, TaskSpec
+from fairlane.gateway.lifecycle import Part
+from fairlane.gateway.permits.gate import Gate
+from fairlane.queues.tasks import HTTP, PERMIT, TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.workers.adapters.endpoints.headers import Header
 from fairlane.workers.adapters.targets import Target
@@ -141,11 +143,11 @@ def endpoint_task(
     *,
     task_id: str,
     subject: str,
-    permit: Callable[[str, Endpoint, str], Permit],
+    part: Part,
 ) -> TaskSpec:
     """Return a task as the scheduler takes it. Raise ApiError.
 
-    `subject`: as `ActiveConfig.plan` takes it; `permit`: `Gate.permit`.
+    `subject`: as `ActiveConfig.plan` takes it; `part`: see `Gateway.part`.
     """
     endpoint, target = find_endpoint(current, caller, wanted, task_type)
     if wanted.bytes_of_body > endpoint.max_body_bytes:
@@ -174,7 +176,7 @@ def endpoint_task(
             raise bad_request(
                 "This gateway has permits disabled; the type `http` lets it make the request", "type"
             )
-        task.extras["permit"] = permit(task_id, endpoint, target.url)._asdict()
+        task.extras["permit"] = part(Gate).permit(task_id, endpoint, target.url)._asdict()
     for spec in filter(None, (task, task.downgrade)):
         _settle(spec, endpoint, wanted.method, options, payload, current.settings.archive_ttl_ms)
     return task

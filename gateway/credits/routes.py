@@ -4,21 +4,55 @@ from typing import Annotated, Literal
 
 from fastapi import Query, Response
 
+from fairlane.gateway.access import Access
+from fairlane.gateway.api.account import QuotaLeft
 from fairlane.gateway.api.dependencies import (
     ActorDep,
     BodyDep,
-    OperatorDep,
     RequestDep,
     answer,
     described,
     keyed_router,
+    part,
 )
-from fairlane.gateway.api.operator_schemas import LedgerEntry, QuotaGranted, QuotaShown
-from fairlane.gateway.api.schemas import INTEGER, json, listed
-from fairlane.gateway.credits.admin import NewGrant, read_subject
+from fairlane.gateway.api.schemas import INTEGER, Ms, Schema, json, listed, says
+from fairlane.gateway.credits.admin import BalanceAdmin, NewGrant, read_subject
 from fairlane.gateway.usage.csv_files import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.usage.queries import PLAIN, Filter, Since, Until, between
 from fairlane.queues.clock import now_ms
+
+
+class QuotaShown(QuotaLeft, kw_only=True):
+    key: str
+    user: Annotated[str | None, says("null: the key pays")]
+    active: Annotated[bool, says("the key's quota applies now")]
+
+
+class QuotaGranted(QuotaShown, kw_only=True):
+    id: str
+    new: Annotated[bool, says("false: this id was granted before, and nothing more was granted")]
+    credits: float
+    notes: Annotated[list[str], says("hints for the operator")]
+
+
+class LedgerEntry(Schema, kw_only=True):
+    """The effect of a grant or a task on a fund."""
+
+    id: Annotated[str, says("of the grant or the task")]
+    kind: Literal["grant", "task"]
+    fund: Literal["granted", "day", "month"]
+    ends: Annotated[Ms | None, says("of the budget's day or month")]
+    of: Literal["key", "user"]
+    key: str
+    user: str | None
+    reserved: Annotated[float, says("while the task ran")]
+    amount: Annotated[float, says("less than 0: a payment, or a withdrawn grant")]
+    refunded: Annotated[float, says("the part of the reservation that was returned")]
+    price: Annotated[str, says("as of usage records")]
+    at: Ms
+    granted_by: Annotated[str, says("of a grant: the key of the operator")]
+    note: str
+
 
 MAX_ROWS = 200
 MAX_LEDGER_ROWS = 1000
@@ -28,6 +62,7 @@ COLUMNS = (
 )
 """The columns of the ledger as CSV."""
 
+BalancesDep = Annotated[BalanceAdmin, part(BalanceAdmin)]
 router = keyed_router("operators")
 KeyId = Annotated[
     str, Query(pattern=r"^[A-Za-z0-9._-]{0,64}$", description="The id of a key that pays for its tasks.")
@@ -43,7 +78,7 @@ After = Annotated[str, Query(max_length=300, pattern=PLAIN)]
     **described("admin.balances.list", "List balances", listed("rows", QuotaShown, now=INTEGER)),
 )
 async def balances(
-    operator: OperatorDep,
+    admin: BalancesDep,
     key: KeyId = "",
     user: User = "",
     text: Filter = "",
@@ -57,7 +92,7 @@ async def balances(
     not ended; `available` is what the next task may reserve, from the `budget` first. All of it is in credits. `active`: the
     key's quota applies now. `next` is the `after` of the next page, null at the end.
     """
-    return answer(await operator.balances.page(read_subject(key, user), text.lower(), after, limit))
+    return answer(await admin.page(read_subject(key, user), text.lower(), after, limit))
 
 
 @router.post(
@@ -71,13 +106,13 @@ async def balances(
         responses={200: {"content": json(QuotaGranted)}},
     ),
 )
-async def grant(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Response:
+async def grant(admin: BalancesDep, actor: ActorDep, body: BodyDep) -> Response:
     """Grant credits to a key or a user, immediately on all replicas. They do not expire; a negative amount withdraws some.
 
     With your own `id` the call can be repeated: it grants once (then 200 and `new: false`); 409: the id names another grant. The
     audit log has an entry. `notes`: why the grant may have no effect, such as a key without a quota.
     """
-    done = await operator.balances.grant(body, actor)
+    done = await admin.grant(body, actor)
     return answer(done, status=201 if done["new"] else 200)
 
 
@@ -88,7 +123,7 @@ async def grant(operator: OperatorDep, actor: ActorDep, body: BodyDep) -> Respon
     ),
 )
 async def ledger(
-    operator: OperatorDep,
+    admin: BalancesDep,
     request: RequestDep,
     key: KeyId = "",
     user: User = "",
@@ -106,9 +141,10 @@ async def ledger(
     the fund `granted` add up to the balance. `next` is the `after` of the next page, null at the end (in CSV: the header
     `x-next`).
     """
-    rows, more = await operator.balances.ledger(
-        read_subject(key, user), kind, *between(since, until), after, limit
-    )
+    rows, more = await admin.ledger(read_subject(key, user), kind, *between(since, until), after, limit)
     if wants_csv(request, form):
         return await as_csv(COLUMNS, rows, "ledger", {"x-next": more} if more else {})
     return answer({"now": now_ms(), "rows": rows, "next": more})
+
+
+ROUTERS = ((router, Access.ADMIN),)

@@ -6,12 +6,17 @@ Its tasks are those of `/api/tasks` with the type `http` or `permit`. Its status
 
 import math
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta, Struct
 
+from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.native import cancelled_state
+from fairlane.gateway.api.raw_routes import IDEMPOTENCY_KEY, RawRoute
+from fairlane.gateway.api.schemas import STRING, PlainStatusName, json, says
+from fairlane.gateway.api.schemas import fields as members
 from fairlane.gateway.calls.bodies import RawObject, value_of
 from fairlane.gateway.calls.endpoints import JSON_TYPE, EndpointRequest, endpoint_task, read_body, read_text
 from fairlane.gateway.calls.http import JSON, Request
@@ -27,6 +32,43 @@ from fairlane.gateway.tasks.poll import PERMIT_MEMBERS
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import HTTP, PERMIT, TERMINAL, ExistingTask, Place, Record, State, TaskSpec
+
+
+class PlainTask(Struct, kw_only=True):
+    """A request to an endpoint."""
+
+    target_url: Annotated[str, says("the whole URL")]
+    http_method: Annotated[str | None, says("default: POST with a body, else GET")] = None
+    body: Annotated[Any, says("a text, sent as it is")] = None
+    priority: Annotated[int, Meta(ge=0)] | None = None
+    timestamp: Annotated[int, Meta(ge=0, description="ignored")] | None = None
+    task_type: Annotated[Literal["offline", "online"] | None, says("default: offline")] = None
+    idempotencyKey: str | None = None  # noqa: N815 - the same name as in all native calls
+
+
+class PlainSubmitted(Struct, kw_only=True):
+    task_id: str
+    task_status: PlainStatusName
+    created_at: Annotated[str, says("RFC 3339; so below")]
+    wait_num: Annotated[int, says("tasks that come before it")]
+
+
+class PlainStatus(Struct, kw_only=True):
+    task_status: PlainStatusName
+    task_result: str
+    wait_num: int
+    wait_time: Annotated[int, says("the estimated wait in seconds; -1: unknown")]
+    created_at: str
+    started_at: Annotated[str, says("empty: not yet; so below")]
+    ended_at: str
+    http_status: Annotated[int, says("of the endpoint's answer")] = 0
+    task_result_base64: Annotated[str, says("its body, where that is no text")] = ""
+
+
+class PlainCancelled(Struct, kw_only=True):
+    task_id: str
+    task_status: PlainStatusName
+
 
 SUBMIT = ("target_url", "http_method", "body", "priority", "timestamp", "task_type", FIELD)
 """The members of `submitTask`."""
@@ -97,7 +139,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, fields: RawObjec
             *(tasks.current, caller, target, TYPES[kind], options),
             task_id=task_id,
             subject=subject,
-            permit=tasks.gate.permit,
+            part=tasks.part,
         )
     except ApiError as error:
         error.param = _PARAMS.get(error.param or "", error.param)
@@ -243,3 +285,28 @@ def time_text(ms: int) -> str:
         return ""
     text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
+
+
+ROUTES = (
+    RawRoute(
+        *("POST", "/api/submitTask", submit, "queue.submit", "Submit an endpoint request"),
+        access=Access.TASKS,
+        description="Without `online` the gateway calls the endpoint; with it the client gets a permit to call it.",
+        submits=True,
+        parameters=(IDEMPOTENCY_KEY,),
+        body=json(PlainTask),
+        answer=json(PlainSubmitted),
+    ),
+    RawRoute(
+        *("GET", "/api/queryTask", query, "queue.query", "Get an endpoint request"),
+        access=Access.TASKS,
+        parameters=({"in": "query", "name": "task_id", "required": True, "schema": STRING},),
+        answer=json(PlainStatus),
+    ),
+    RawRoute(
+        *("POST", "/api/cancelTask", cancel, "queue.cancel", "Cancel an endpoint request"),
+        access=Access.TASKS,
+        body=json(members(task_id=STRING)),
+        answer=json(PlainCancelled),
+    ),
+)

@@ -9,12 +9,13 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
+from fairlane.gateway.api.raw_routes import BINARY, ORDER, RawRoute, form, header, page_size, query
 from fairlane.gateway.calls.http import JSON, DisconnectWatcher, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.calls.openai import MAX_EXPIRY_S, MIN_EXPIRY_S
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request
-from fairlane.gateway.files.files import MAX_FILE_BYTES
+from fairlane.gateway.files.files import MAX_FILE_BYTES, Files
 from fairlane.gateway.files.names import disposition, is_file_id
 from fairlane.gateway.files.rows import FileRow
 from fairlane.gateway.tasks.tasks import Tasks
@@ -33,7 +34,7 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/files."""
-    files, owner = tasks.files, caller.owner
+    files, owner = tasks.part(Files), caller.owner
     if not tasks.settings.files.max_bytes:
         raise ApiError(404, "FILES_OFF", "This gateway takes no files (files.max_size: 0)")
     length = request.header(b"content-length")
@@ -68,7 +69,7 @@ async def create(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/files."""
-    files, owner = tasks.files, caller.owner
+    files, owner = tasks.part(Files), caller.owner
     request.check_query("limit", "after", "order", "purpose")
     most = read_limit(request.query("limit"), MAX_OF_PAGE, MAX_OF_PAGE)
     descending = read_newest_first(request.query("order") or None)
@@ -97,20 +98,20 @@ async def listed(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/files/{file_id}."""
-    row = await tasks.files.row(_visible(caller), request.path_params["file_id"])
+    row = await tasks.part(Files).row(_visible(caller), request.path_params["file_id"])
     await _answer(request, file_object(row))
 
 
 async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
     """DELETE /v1/files/{file_id}."""
     file_id = request.path_params["file_id"]
-    await tasks.files.delete(_visible(caller), file_id)
+    await tasks.part(Files).delete(_visible(caller), file_id)
     await _answer(request, {"id": file_id, "object": "file", "deleted": True})
 
 
 async def content(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/files/{file_id}/content: all of it, or a part (`Range`)."""
-    files = tasks.files
+    files = tasks.part(Files)
     row = await files.row(_visible(caller), request.path_params["file_id"])
     start, end, status, headers = _part_of(row, request)
     with contextlib.closing(DisconnectWatcher(request, lambda: None)) as departure:
@@ -203,3 +204,39 @@ def _part_of(row: FileRow, request: Request) -> tuple[int, int, int, Headers]:
 async def _answer(request: Request, body: dict[str, Any]) -> None:
     encoded = msgspec.json.encode(body)
     await request.respond(200, encoded, [JSON])
+
+
+_EXPIRY = {"type": "integer", "minimum": MIN_EXPIRY_S, "maximum": MAX_EXPIRY_S}
+_UPLOAD = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "additionalProperties": False,
+    "properties": {
+        "file": BINARY,
+        "purpose": {"enum": [*PURPOSES]},
+        "expires_after[anchor]": {"const": "created_at"},
+        "expires_after[seconds]": _EXPIRY,
+    },
+}
+_CONTENT = {"application/octet-stream": {"schema": BINARY}}
+
+ROUTES = (
+    RawRoute(*("POST", "/v1/files", create, "files.create", "Upload a file"), body=form(_UPLOAD)),
+    RawRoute(
+        *("GET", "/v1/files", listed, "files.list", "List files"),
+        parameters=(
+            page_size(MAX_OF_PAGE),
+            query("after", "the page begins after this id"),
+            query("order", "by time; default: desc", ORDER),
+            query("purpose", "only files of this purpose"),
+        ),
+    ),
+    RawRoute(*("GET", "/v1/files/{file_id}", retrieve, "files.get", "Get a file")),
+    RawRoute(
+        *("GET", "/v1/files/{file_id}/content", content, "files.content", "Get the content of a file"),
+        parameters=(header("range", "bytes=FROM-TO"),),
+        answer=_CONTENT,
+        answers={"206": {"description": "With `Range`", "content": _CONTENT}},
+    ),
+    RawRoute(*("DELETE", "/v1/files/{file_id}", delete, "files.delete", "Delete a file")),
+)

@@ -5,10 +5,13 @@ files are forms (gateway/calls/media/forms.py); answers are folds of streaming/v
 """
 
 from functools import partial
+from typing import Any, Literal
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.raw_routes import BINARY, EVENTS, form, submission
+from fairlane.gateway.api.schemas import STRING, Choices, File, Model, json
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.bodies import RawObject, encode_members
 from fairlane.gateway.calls.http import SSE_HEADERS, Request
@@ -20,6 +23,66 @@ from fairlane.gateway.calls.shapes import NULL, is_empty
 from fairlane.gateway.errors import too_large_encoded
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.jsontext import json_string
+
+
+class ModerationRequest(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the body unchanged."""
+
+    model: Model | None = None
+    input: Any
+
+
+class SpeechRequest(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the body unchanged."""
+
+    model: Model
+    input: Any
+    response_format: str | None = None
+    stream_format: Literal["audio", "sse"] | None = None
+
+
+class ImageRequest(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the body unchanged."""
+
+    model: Model
+    prompt: Any
+    n: Choices | None = None
+    stream: bool | None = None
+
+
+class TranscriptionForm(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the form as JSON."""
+
+    model: Model
+    file: File
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"] = "json"
+    stream: bool = False
+
+
+class TranslationForm(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the form as JSON."""
+
+    model: Model
+    file: File
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+
+
+class EditForm(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the form as JSON. Several images: `image[]`."""
+
+    model: Model
+    image: File
+    prompt: str
+    n: Choices = 1
+    stream: bool = False
+
+
+class VariationForm(Struct, kw_only=True):
+    """See OpenAI's reference. The worker gets the form as JSON."""
+
+    model: Model
+    image: File
+    n: Choices = 1
 
 
 async def _read(call: requests.MediaCall, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
@@ -78,3 +141,20 @@ edits = partial(respond, read=partial(_read, requests.EDIT))
 """POST /v1/images/edits."""
 variations = partial(respond, read=partial(_read, requests.VARIATION))
 """POST /v1/images/variations."""
+
+
+_TEXT = {"text/plain": {"schema": STRING}}
+_AUDIO = {kind: {"schema": BINARY} for kind in ("audio/*", "application/octet-stream")}
+ROUTES = (
+    submission("moderations", moderations, "Classify content", json(ModerationRequest), {}),
+    submission(
+        "audio/transcriptions", transcriptions, "Transcribe audio", form(TranscriptionForm), _TEXT | EVENTS
+    ),
+    submission(
+        "audio/translations", translations, "Translate audio into English", form(TranslationForm), _TEXT
+    ),
+    submission("audio/speech", speech, "Create speech", json(SpeechRequest), _AUDIO | EVENTS),
+    submission("images/generations", generations, "Create images", json(ImageRequest), EVENTS),
+    submission("images/edits", edits, "Edit images", form(EditForm), EVENTS),
+    submission("images/variations", variations, "Create variations of an image", form(VariationForm), {}),
+)

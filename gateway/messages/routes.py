@@ -3,27 +3,64 @@
 A request becomes a chat request (gateway/calls/messages), which any worker for chat can run.
 """
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta, Struct
 
+from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.api.raw_routes import EVENTS, OPTIONS, VERSION, RawRoute, header
+from fairlane.gateway.api.schemas import (
+    INTEGER,
+    OBJECT,
+    AnthropicError,
+    ManyTokens,
+    Model,
+    fields,
+    json,
+    says,
+)
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.bodies import RawObject
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.messages.request import MessagesRequest, chat_of
-from fairlane.gateway.calls.paging import read_limit
+from fairlane.gateway.calls.messages.request import MessagesRequest as ChatOf
+from fairlane.gateway.calls.messages.request import chat_of
 from fairlane.gateway.calls.task_builder import read_flag, read_model
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
 
-PAGE = 20
-MAX_OF_PAGE = 1000
-"""Models in a page: default and maximum."""
+
+class CountTokensRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """See Anthropic's reference."""
+
+    model: Model
+    messages: Annotated[list[Any], Meta(min_length=1)]
+    system: str | list[Any] | None = None
+    tools: Annotated[list[Any] | None, says("with an `input_schema`; Anthropic's own are rejected")] = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: Annotated[dict[str, Any] | None, says("`effort`, and `format` with a JSON schema")] = None
+    output_format: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = None
+    speed: Literal["standard"] | None = None
+
+
+class MessagesRequest(CountTokensRequest, kw_only=True):
+    """See Anthropic's reference. Any worker for chat completions answers it."""
+
+    max_tokens: ManyTokens
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    metadata: Annotated[dict[str, Any] | None, says("`user_id`")] = None
+    service_tier: str | None = None
+    diagnostics: Any = None
 
 
 async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -34,37 +71,6 @@ async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
     counted = {"input_tokens": chat.estimated_input, "estimated": True}
     del body, fields, chat
     await request.respond(200, msgspec.json.encode(counted), [JSON])
-
-
-def model_page(rows: Mapping[str, Mapping[str, Any]], request: Request) -> dict[str, Any]:
-    """Return Anthropic's page of models: `limit` of them, after `after_id` or before `before_id`."""
-    names, most = list(rows), read_limit(request.query("limit"), MAX_OF_PAGE, PAGE)
-    after, before = request.query("after_id"), request.query("before_id")
-    if after is not None:
-        names = [name for name in names if name > after]
-    elif before is not None:
-        names = [name for name in names if name < before]
-    shown = names[-most:] if before is not None and after is None else names[:most]
-    return {
-        "data": [model_info(rows[name]) for name in shown],
-        "has_more": len(names) > len(shown),
-        "first_id": shown[0] if shown else None,
-        "last_id": shown[-1] if shown else None,
-    }
-
-
-def model_info(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Anthropic's object of a model."""
-    created = datetime.fromtimestamp(row["created"], UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {
-        "type": "model",
-        "id": row["id"],
-        "display_name": row["id"],
-        "created_at": created,
-        "lifecycle": "active",
-        "max_input_tokens": row.get("context_length"),
-        "max_tokens": None,
-    }
 
 
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
@@ -80,7 +86,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
 
 async def _chat_of(
     tasks: Tasks, body: bytes, fields: RawObject, *, stream: bool, bounded: bool = True
-) -> MessagesRequest:
+) -> ChatOf:
     """Return the chat request, within the limit of a body."""
     most, hosted = tasks.settings.max_body_bytes, tasks.settings.hosted_tools
     read = partial(chat_of, bounded=bounded, most=most, hosted_tools=hosted)
@@ -89,3 +95,41 @@ async def _chat_of(
 
 messages = partial(respond, read=_read)
 """POST /v1/messages."""
+
+
+_ANTHROPIC = (
+    *OPTIONS,
+    header("x-api-key", "a key, instead of `Authorization: Bearer`"),
+    VERSION,
+    header("anthropic-beta", "ignored"),
+)
+
+ROUTES = (
+    RawRoute(
+        *("POST", "/v1/messages", messages, "messages.create", "Create a message"),
+        access=Access.TASKS,
+        description="Create a message, as in Anthropic's reference. Members that a chat model cannot serve are rejected by name.",
+        submits=True,
+        parameters=_ANTHROPIC,
+        tag="anthropic",
+        error=json(AnthropicError),
+        body=json(MessagesRequest),
+        answer=json(OBJECT) | EVENTS,
+    ),
+    RawRoute(
+        *(
+            "POST",
+            "/v1/messages/count_tokens",
+            count_tokens,
+            "messages.count_tokens",
+            "Estimate the input tokens of a message",
+        ),
+        access=Access.TASKS,
+        description="An estimate: a quarter of the bytes. No task is created.",
+        parameters=_ANTHROPIC,
+        tag="anthropic",
+        error=json(AnthropicError),
+        body=json(CountTokensRequest),
+        answer=json(fields(input_tokens=INTEGER, estimated={"const": True})),
+    ),
+)

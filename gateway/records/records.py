@@ -7,8 +7,6 @@ from fairlane.gateway.archive.archive import find_archived
 from fairlane.gateway.audit.rejections import RejectionCounts, write_rejections
 from fairlane.gateway.audit.table import AuditTable, Values
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.credits.balances import Balances
-from fairlane.gateway.credits.reconciliation import BalanceReconciler
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.lifecycle import Component
 from fairlane.gateway.records.ends import EndTable
@@ -20,7 +18,6 @@ from fairlane.gateway.usage.slots import ReportSlots
 from fairlane.gateway.usage.usage import UsageTable
 from fairlane.queues.keys import Keys
 from fairlane.queues.metrics import Recorder
-from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
 
 
@@ -30,7 +27,6 @@ class Records:
     def __init__(
         self,
         database: Database,
-        scheduler: Scheduler,
         link: RedisLink,
         keys: Keys,
         replica: str,
@@ -41,8 +37,6 @@ class Records:
         """`as_shown`: see `AuditTable`."""
         self.slots = ReportSlots(database)
         self.erased = ErasedUsers(database)
-        self.balances = Balances(database, scheduler)
-        self.reconciler = BalanceReconciler(database, scheduler, link, keys, metrics)
         self.rejections = RejectionCounts(link, keys, replica)
         self.usage = UsageReports(self.slots)
         self.find_archived = partial(find_archived, database)
@@ -55,4 +49,4 @@ class Records:
         }
         self.outbox = Outbox(link, keys, database, tables, metrics)
         retention = Retention(database, current)
-        self.parts: list[Component] = [self.outbox, self.reconciler, self.rejections, retention]
+        self.parts: list[Component] = [self.outbox, self.rejections, retention]

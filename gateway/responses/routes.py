@@ -5,26 +5,49 @@ A request becomes a chat request (gateway/calls/responses), which any worker for
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
+from msgspec import Struct
 
+from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.raw_routes import EVENTS, ORDER, RawRoute, page_size, query, submission
+from fairlane.gateway.api.schemas import BOOLEAN, OBJECT, ManyTokens, Model, json
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.calls.responses.request import WORDS, chat_of, read_storage_options
 from fairlane.gateway.calls.task_builder import read_flag
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.responses import stored_routes
+from fairlane.gateway.responses.items import MAX_OF_PAGE
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.responses.stored_routes import follow
 from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
 from fairlane.gateway.tasks.idempotent_replay import result_gone
 from fairlane.gateway.tasks.pending_response import PendingResponse
+from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.ids import issued_ms, new_task_id
 from fairlane.queues.tasks import ExistingTask, TaskSpec
 from fairlane.streaming.views.responses import ResponsesBodyView, ResponsesStreamView, response_id
 from fairlane.streaming.views.task import TaskInfo
+
+
+class ResponsesRequest(Struct, kw_only=True):
+    """See OpenAI's reference. Any worker for chat completions answers it; it rejects members that it does not know."""
+
+    model: Model
+    input: str | list[Any]
+    instructions: str | None = None
+    stream: bool | None = None
+    tools: list[Any] | None = None
+    max_output_tokens: ManyTokens | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
 
 
 async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
@@ -34,7 +57,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     stream = read_flag(fields, "stream")
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     wishes = await tasks.bodies.run(len(body), read_storage_options, fields)
-    stored, most = tasks.responses, tasks.settings.max_body_bytes
+    stored, most = tasks.part(Responses), tasks.settings.max_body_bytes
     previous, background = wishes.previous, wishes.background
     stores = await stored.stores(wishes)
     owner = caller.named(fields)
@@ -71,16 +94,16 @@ async def _in_background(
         await follow(tasks, request, row, headers=headers)
         return
     if isinstance(submitted, ExistingTask):
-        body = await tasks.responses.body(row)
+        body = await tasks.part(Responses).body(row)
     else:
-        body = tasks.responses.accepted(row, submitted.place)
+        body = tasks.part(Responses).accepted(row, submitted.place)
     await request.respond(200, body, [JSON, (b"x-task-id", row.task_id.encode()), *headers])
 
 
 async def _earlier(tasks: Tasks, owner: Caller, task_id: str) -> Row:
     """Return the response of an idempotency key. Raise ApiError(410) if it is no longer stored."""
     try:
-        return await tasks.responses.find(owner, response_id(task_id))
+        return await tasks.part(Responses).find(owner, response_id(task_id))
     except ApiError as error:
         if error.status != 404:
             raise
@@ -104,3 +127,58 @@ def _info(row: Row | None, info: TaskInfo) -> TaskInfo:
 
 responses = partial(respond, read=_read)
 """POST /v1/responses."""
+
+
+ROUTES = (
+    submission("responses", responses, "Create a response", json(ResponsesRequest), EVENTS),
+    RawRoute(
+        *(
+            "GET",
+            "/v1/responses/{response_id}",
+            stored_routes.retrieve,
+            "responses.get",
+            "Get a stored response",
+        ),
+        access=Access.TASKS,
+        description="Get a stored response, or with `stream` its events.",
+        parameters=(
+            query("stream", "return its events", BOOLEAN),
+            query(
+                "starting_after",
+                "with `stream`: the `sequence_number` of the last event seen",
+                {"type": "integer", "minimum": 0},
+            ),
+        ),
+        answer=json(OBJECT) | EVENTS,
+    ),
+    RawRoute(
+        *(
+            "DELETE",
+            "/v1/responses/{response_id}",
+            stored_routes.delete,
+            "responses.delete",
+            "Delete a stored response",
+        ),
+        description="A response that is running is cancelled.",
+    ),
+    RawRoute(
+        *(
+            "POST",
+            "/v1/responses/{response_id}/cancel",
+            stored_routes.cancel,
+            "responses.cancel",
+            "Cancel a background response",
+        ),
+        access=Access.TASKS,
+    ),
+    RawRoute(
+        *("GET", "/v1/responses/{response_id}/input_items", stored_routes.input_items),
+        *("responses.input_items.list", "List the input items of a stored response"),
+        access=Access.TASKS,
+        parameters=(
+            page_size(MAX_OF_PAGE),
+            query("order", "default: desc, the newest first", ORDER),
+            query("after", "the page begins after this item"),
+        ),
+    ),
+)

@@ -10,6 +10,7 @@ from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.errors import Headers, bad_request
 from fairlane.gateway.responses.items import page_of, read_page
 from fairlane.gateway.responses.rows import Row
+from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.jsontext import join_object, json_string
 from fairlane.streaming.views.responses import ResponsesStreamView
@@ -24,21 +25,21 @@ async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
     if stream:
         await follow(tasks, request, row, after)
         return
-    result = await tasks.responses.body(row)
+    result = await tasks.part(Responses).body(row)
     await _answer(request, row, result)
 
 
 async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/responses/{response_id}/cancel: succeeds also after the end."""
     row = await _find(tasks, caller, request)
-    result = await tasks.responses.cancel(row, caller, actor_of(caller, request.address))
+    result = await tasks.part(Responses).cancel(row, caller, actor_of(caller, request.address))
     await _answer(request, row, result)
 
 
 async def delete(tasks: Tasks, caller: Caller, request: Request) -> None:
     """DELETE /v1/responses/{response_id}: one that runs is cancelled first."""
     row = await _find(tasks, caller, request)
-    await tasks.responses.delete(row, caller, actor_of(caller, request.address))
+    await tasks.part(Responses).delete(row, caller, actor_of(caller, request.address))
     body = join_object([("id", json_string(row.id)), ("object", b'"response"'), ("deleted", b"true")])
     await _answer(request, row, body)
 
@@ -47,7 +48,7 @@ async def input_items(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/responses/{response_id}/input_items: a page of them."""
     page = read_page(request.query("limit"), request.query("order"), request.query("after"))
     row = await _find(tasks, caller, request)
-    found = await tasks.responses.input_items(row)
+    found = await tasks.part(Responses).input_items(row)
     await _answer(request, row, page_of(row.task_id, found, page))
 
 
@@ -55,7 +56,7 @@ async def follow(
     tasks: Tasks, request: Request, row: Row, after: int = -1, *, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> None:
     """Stream a response after an event. A disconnect of this client does not affect it."""
-    async with tasks.responses.follow(row) as following:
+    async with tasks.part(Responses).follow(row) as following:
         view = ResponsesStreamView(row.info, row.echo, starting_after=after)
         reader, place = following
         if place is not None and reader.feed is not None:
@@ -90,7 +91,7 @@ def read_query(request: Request) -> tuple[bool, int]:
 
 
 async def _find(tasks: Tasks, caller: Caller, request: Request) -> Row:
-    return await tasks.responses.find(caller, request.path_params["response_id"])
+    return await tasks.part(Responses).find(caller, request.path_params["response_id"])
 
 
 async def _answer(request: Request, row: Row, body: bytes) -> None:

@@ -9,15 +9,12 @@ from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.positions import PositionMonitor
 from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.files.files import Files
-from fairlane.gateway.lifecycle import Lifecycle
-from fairlane.gateway.permits.gate import Gate
+from fairlane.gateway.lifecycle import Lifecycle, Part
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.poll import Poll
-from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
@@ -42,9 +39,8 @@ class Tasks:
     positions: PositionMonitor
     open_answers: OpenAnswers
     lifecycle: Lifecycle
-    gate: Gate
-    responses: Responses
-    files: Files
+    part: Part
+    """Returns a part of a feature, by its class."""
 
     @property
     def settings(self) -> Settings:

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from fastapi import Query, Response
+from msgspec import UNSET, UnsetType, field
 
+from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.dependencies import CallerDep, RequestDep, UsageDep, answer, described, keyed_router
-from fairlane.gateway.api.operator_schemas import UsageReport, UsedTask
-from fairlane.gateway.api.schemas import INTEGER, listed
+from fairlane.gateway.api.dependencies import CallerDep, RequestDep, answer, described, keyed_router, part
+from fairlane.gateway.api.schemas import INTEGER, Ms, Schema, listed, says
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.usage.csv_files import CSV, Form, as_csv, wants_csv
@@ -24,10 +25,93 @@ from fairlane.gateway.usage.reports import (
     read_by,
 )
 from fairlane.queues.clock import now_ms
+from fairlane.queues.tasks import State
+
+
+class Used(Schema, kw_only=True):
+    """Sums over tasks. Unknown tokens count as 0."""
+
+    tasks: int
+    completed: int
+    failed: int
+    cancelled: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: Annotated[int, says("part of the input, if workers report it")]
+    reasoning_tokens: Annotated[int, says("part of the output, if workers report it")]
+    estimated: Annotated[int, says("tasks whose tokens are, at least in part, the gateway's estimate")]
+    waited_ms: Annotated[Ms, says("each until its last start, or its end without a start")]
+    ran_ms: Annotated[Ms, says("each from its last start to its end")]
+    cost: Annotated[float, says("credits, by the prices at submission")]
+
+
+class UsedBy(Used, kw_only=True):
+    """One row: the members of `by`, and their sums."""
+
+    model: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    user: str | UnsetType = UNSET
+    tier: str | UnsetType = UNSET
+    status: str | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    category: Annotated[str | UnsetType, says("with `code`: its category")] = UNSET
+    route: str | UnsetType = UNSET
+    day: Annotated[str | UnsetType, says("2026-11-23")] = UNSET
+    hour: Annotated[str | UnsetType, says("2026-11-23T16:00Z")] = UNSET
+
+
+class UsageReport(Schema, kw_only=True):
+    now: Ms
+    from_: Ms = field(name="from")
+    to: Ms
+    by: list[str]
+    rows: list[UsedBy]
+    total: Used
+    more: bool
+
+
+class UsedTask(Schema, kw_only=True):
+    """The usage record of a task. An unknown value is null, a missing text empty."""
+
+    task_id: str
+    ended_at: Ms
+    enqueued_at: Ms
+    granted_at: Annotated[Ms | None, says("its last start; null: none")]
+    first_output_at: Ms | None
+    status: State
+    code: Annotated[str, says("failure code, also CANCELLED; empty if it completed")]
+    category: Annotated[str, says("of its code")]
+    key: str
+    user: str
+    tier: str
+    queue: str
+    type: str
+    model: Annotated[str, says("the requested one")]
+    scheduled_as: Annotated[str, says("the model of its queue: its own, or *")]
+    worker_id: str
+    attempts: int
+    tries: int
+    request_id: str
+    trace_id: str
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    reasoning_tokens: int | None
+    estimated: Annotated[bool, says("input or output is the gateway's estimate")]
+    cost: float | None
+    price: str
+    route: Annotated[str, says("the name in the request, if more than one model may run it")]
+    template: Annotated[str, says("the template of its payload")]
+    template_version: str
+    stage: Annotated[str, says("of a chain, which has a row for each stage and each part of one")]
+    stage_index: Annotated[int | None, says("from 0; null: not a chain")]
+    part: Annotated[int | None, says("from 0; null: the stage had a single one")]
+
 
 router = keyed_router("operators")
 own = keyed_router("account")
 
+UsageDep = Annotated[UsageReports, part(UsageReports)]
 MAX_ROWS = 10_000
 MAX_OWN_ROWS = 1000
 MAX_TASKS = 1000
@@ -150,3 +234,6 @@ async def _sums(
             "more": report.more,
         }
     )
+
+
+ROUTERS = ((router, Access.ADMIN), (own, Access.KEY))

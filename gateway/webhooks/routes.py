@@ -5,30 +5,86 @@ from typing import Annotated, Literal
 from fastapi import Query, Response
 from pydantic import Field
 
+from fairlane.gateway.access import Access
 from fairlane.gateway.admin.bodies import Note, StrictBody, read_body
 from fairlane.gateway.api.dependencies import (
     ActorDep,
     BodyDep,
     CallerDep,
-    OperatorDep,
     answer,
     described,
     keyed_router,
     part,
 )
-from fairlane.gateway.api.operator_schemas import (
-    OwnedWebhook,
-    WebhookCreated,
-    WebhookDelivery,
-    WebhookDisabled,
-    WebhookShown,
-)
-from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, fields, listed, rows
+from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, Ms, Schema, fields, listed, rows, says
 from fairlane.gateway.usage.queries import Filter
+from fairlane.gateway.webhooks.admin import WebhookAdmin
 from fairlane.gateway.webhooks.webhooks import MAX_URL_CHARS, Webhooks
+
+
+class WebhookFailing(Schema, kw_only=True):
+    """The recent failures of a webhook."""
+
+    since: Ms
+    attempts: Annotated[int, says("since the last success")]
+    error: Annotated[str, says("of the last one")]
+    next_at: Annotated[Ms | None, says("when its receiver is tried next, if the webhook backs off")]
+
+
+class WebhookShown(Schema, kw_only=True):
+    """A webhook, as shown to its owner."""
+
+    id: str
+    url: str
+    events: list[str]
+    note: str
+    every_user: Annotated[bool, says("it covers all users of its key")]
+    enabled: bool
+    disabled_at: Ms | None
+    disabled_reason: str | None
+    failing: WebhookFailing | None
+    created_at: Ms
+    changed_at: Ms
+    delivered_at: Annotated[Ms | None, says("when a delivery succeeded last")]
+    old_secret_until: Annotated[Ms | None, says("until then the former secret signs, too")]
+    waiting: Annotated[int, says("deliveries that are still to be sent")]
+
+
+class WebhookCreated(WebhookShown, kw_only=True):
+    secret: Annotated[str, says("`whsec_…`, never shown again")]
+
+
+class WebhookDelivery(Schema, kw_only=True):
+    """An event that is sent to a webhook."""
+
+    id: Annotated[str, says("the `webhook-id` of all its requests")]
+    webhook_id: str
+    event_id: Annotated[str, says("`id` in the body: the same for all webhooks")]
+    event: str
+    object_id: str
+    created_at: Annotated[Ms, says("when the event happened")]
+    status: Literal["waiting", "delivered", "failed"]
+    attempts: Annotated[int, says("since it was created, or sent again by hand")]
+    next_at: Ms | None
+    ended_at: Ms | None
+    http_status: Annotated[int | None, says("of the last answer; null: no answer")]
+    error: Annotated[str | None, says("of the last attempt")]
+
+
+class OwnedWebhook(WebhookShown, kw_only=True):
+    """A webhook, as shown to operators."""
+
+    key: Annotated[str | None, says("null: created in no-auth mode")]
+    user: Annotated[str, says("`*`: all users of its key")]
+
+
+class WebhookDisabled(OwnedWebhook, kw_only=True):
+    notes: list[str]
+
 
 DAY_MS = 24 * 3_600_000
 
+AdminDep = Annotated[WebhookAdmin, part(WebhookAdmin)]
 router = keyed_router("webhooks")
 operators = keyed_router("operators")
 
@@ -76,7 +132,7 @@ class NewSecret(StrictBody):
     )
 
 
-WebhooksDep = Annotated[Webhooks, part("webhooks")]
+WebhooksDep = Annotated[Webhooks, part(Webhooks)]
 
 
 @router.get(
@@ -198,7 +254,7 @@ async def redeliver(webhooks: WebhooksDep, caller: CallerDep, webhook_id: str, d
     **described("admin.webhooks.list", "List all webhooks", listed("webhooks", OwnedWebhook)),
 )
 async def all_webhooks(
-    operator: OperatorDep,
+    admin: AdminDep,
     caller: CallerDep,
     key: Filter = "",
     after: Annotated[str, Query(pattern=r"^(hook_[0-9a-f]{24})?$")] = "",
@@ -206,15 +262,18 @@ async def all_webhooks(
 ) -> Response:
     """Return webhooks of all keys, or of one, by id, without secrets, and of URLs only scheme and host. `next` is the `after` of
     the next page."""
-    return answer(await operator.webhooks.page(key or None, after, limit, caller.key_id))
+    return answer(await admin.page(key or None, after, limit, caller.key_id))
 
 
 @operators.patch(
     "/api/admin/webhooks/{webhook_id}",
     **described("admin.webhooks.update", "Disable a webhook", WebhookDisabled, body=AnyWebhookChange),
 )
-async def disable(operator: OperatorDep, actor: ActorDep, body: BodyDep, webhook_id: str) -> Response:
+async def disable(admin: AdminDep, actor: ActorDep, body: BodyDep, webhook_id: str) -> Response:
     """Disable a webhook of any key. Its owner sees the reason in `disabledReason` and can enable it again, unless
     you revoke the key."""
     read_body(AnyWebhookChange, body)
-    return answer(await operator.webhooks.disable(webhook_id, actor))
+    return answer(await admin.disable(webhook_id, actor))
+
+
+ROUTERS = ((router, Access.CALLER), (operators, Access.ADMIN))

@@ -17,9 +17,8 @@ from tests.support.serving import Served, serving
 
 from fairlane.gateway.features import BY_NAME, FEATURES, feature_of_path
 from fairlane.queues.store.scripts import FEATURES as MODULES
-from fairlane.queues.store.scripts import load_scripts
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("redis_url")]  # which empties the store
 
 
 @contextlib.asynccontextmanager
@@ -79,9 +78,12 @@ async def test_without_any_feature_the_core_works_and_the_library_holds_core_fil
         await check_core(served)
         await check_left_out(served, *BY_NAME)
         async with Caller(cast(GatewayProcess, served)).client() as client:
-            shown = (await client.get("/openapi.json")).json()["paths"]  # built in a second, so once
+            document = (await client.get("/openapi.json")).json()  # built in a second, so once
+        shown, schemas = document["paths"], document["components"]["schemas"]
         assert "/v1/chat/completions" in shown
         assert not [path for path in shown if feature_of_path(path, BY_NAME)]
+        assert "TaskStatus" in schemas
+        assert not {"WebhookShown", "AnyBatch", "LedgerEntry", "PlainTask", "MessagesRequest"} & {*schemas}
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -92,14 +94,13 @@ async def test_without_a_feature_the_core_works(redis_server: Server, tmp_path: 
         await check_left_out(served, *names)
 
 
-async def test_each_component_of_a_feature_is_one_of_a_gateway_with_all(
-    redis_server: Server, tmp_path: Path
-) -> None:
-    async with gateway_without(redis_server, tmp_path) as served:
-        parts = {type(part).__name__ for part in served.gateway._parts}
-        assert parts >= {component for feature in FEATURES for component in feature.components}
-        assert load_scripts().files == served.gateway.link._scripts.files
-        assert sorted(module for feature in FEATURES for module in feature.lua) == sorted(MODULES)
+def test_each_module_of_lua_belongs_to_one_feature() -> None:
+    assert sorted(module for feature in FEATURES for module in feature.lua) == sorted(MODULES)
+
+
+def test_a_feature_is_listed_behind_those_that_it_requires() -> None:
+    names = [*BY_NAME]
+    assert all(names.index(other) < names.index(one.name) for one in FEATURES for other in one.requires)
 
 
 async def test_requests_that_need_a_disabled_feature_are_rejected(

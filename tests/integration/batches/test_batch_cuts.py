@@ -79,7 +79,7 @@ class Mortal:
 
 def mortal(caller: Caller, death: Death) -> None:
     """Let whoever leads batches at this gateway be mortal."""
-    leader: Leader = caller.served.gateway.batches._hurry.__self__  # type: ignore[attr-defined]
+    leader = caller.served.gateway.part(Leader)
     tools = leader._tools
     names = ("submit", "cancel", "scheduler", "results", "files", "store")
     leader._tools = dataclasses.replace(

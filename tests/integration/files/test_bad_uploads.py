@@ -121,7 +121,7 @@ BAD: dict[str, tuple[bytes, int, str, str | None]] = {
 async def test_bad_forms_leave_nothing(
     gateway: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
 ) -> None:
-    for module in ("api.files", "files.files"):
+    for module in ("files.routes", "files.files"):
         monkeypatch.setattr(f"fairlane.gateway.{module}.MAX_FILE_BYTES", MIB)
     async with gateway() as talk:
         for what, (body, status, sentence, param) in BAD.items():

@@ -18,6 +18,7 @@ from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.files import files as files_module
 from fairlane.gateway.files import routes as api_files
+from fairlane.gateway.files.files import Files
 from fairlane.gateway.files.storage import PIECE
 from fairlane.gateway.settings import CallerKey, FilesSettings
 
@@ -227,7 +228,7 @@ async def test_a_forgotten_users_files_go(gateway: Make, tmp_path: Path, databas
                 assert (await ops.get(f"/v1/files/{file['id']}/content")).status_code == 404
             async with talk.served.gateway.database.reading() as connection:
                 assert "zebra" not in repr((await connection.execute(select(table))).all())
-            await talk.served.gateway.tasks.files.sweep()
+            await talk.served.gateway.part(Files).sweep()
             assert stored(tmp_path) == [kept["id"]]
             again = await ops.delete("/api/admin/users/a/zebra")
             assert again.json()["files"] == 0

@@ -20,6 +20,7 @@ from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.webhooks import store
 from fairlane.gateway.webhooks.enqueue import End, enqueue
 from fairlane.gateway.webhooks.sender import Sender
+from fairlane.gateway.webhooks.webhooks import Webhooks
 from fairlane.workers.adapters.endpoints.client import Client
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +53,7 @@ async def hook(talk: Talk, receiver: Receiver, who: str = "acme", **body: Any) -
 async def end(talk: Talk, object_id: str, who: str = "acme", event: str = "batch.completed") -> None:
     """Something of theirs has ended."""
     async with talk.served.gateway.database.writing() as connection:
-        now = talk.served.gateway.webhooks._now_ms()
+        now = talk.served.gateway.part(Webhooks)._now_ms()
         await enqueue(connection, [End(Owner(who, who), event, object_id, now)])
 
 

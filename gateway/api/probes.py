@@ -1,12 +1,15 @@
-"""Probes: the process is alive, and can serve traffic."""
+"""Probes: the process is alive, and can serve traffic; and the metrics for Prometheus."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
 
-from fairlane.gateway.api.dependencies import HealthDep, answer, described
+from fairlane.gateway.access import Access
+from fairlane.gateway.api.dependencies import RequestDep, answer, described, keyed_router, part
 from fairlane.gateway.api.schemas import INTEGER, STRING, fields, json
 from fairlane.gateway.errors import at_most_a_minute, retry_headers
+from fairlane.gateway.metrics.scrape import Scrape
+from fairlane.gateway.watch.health import Health
 
 router = APIRouter(tags=["health"])
 READY = fields(status=STRING, workers=INTEGER)
@@ -28,7 +31,7 @@ async def live() -> Response:
 
 @router.head("/readyz", operation_id="health.ready_head", summary="Check readiness", responses={503: {}})
 @router.get("/readyz", **described("health.ready", "Check readiness", READY, responses=NOT_READY))
-async def ready(health: HealthDep) -> Response:
+async def ready(health: Annotated[Health, part(Health)]) -> Response:
     """Answer 200 if this gateway can serve traffic, else 503 with what is `missing`."""
     store, missing = health.store, health.missing()
     if missing:
@@ -38,3 +41,20 @@ async def ready(health: HealthDep) -> Response:
         headers = retry_headers(at_most_a_minute(health.wait_ms))
         return answer(body, {name.decode(): value.decode() for name, value in headers}, 503)
     return answer({"status": "ready", "workers": health.workers})
+
+
+metrics_router = keyed_router("operators")
+TEXT = {kind: {"schema": STRING} for kind in ("text/plain", "application/openmetrics-text")}
+
+
+@metrics_router.get(
+    "/metrics",
+    **described("metrics.get", "Get the metrics for Prometheus", content=TEXT, response_class=Response),
+)
+async def metrics(scrape: Annotated[Scrape, part(Scrape)], request: RequestDep) -> Response:
+    """Return the metrics of all processes of this gateway. While Redis or the database is down, theirs are missing."""
+    body, content_type = await scrape.text(request.header(b"accept") or "")
+    return Response(body, headers={"content-type": content_type})
+
+
+ROUTERS = ((router, Access.OPEN), (metrics_router, Access.METRICS))

@@ -1,0 +1,19 @@
+"""What the archive adds to a gateway."""
+
+from fairlane.gateway.archive.archive import Archive
+from fairlane.gateway.attached import Attached
+from fairlane.gateway.runtime import Gateway
+
+
+def attach(gateway: Gateway) -> Attached:
+    """Move results of async tasks to SQL."""
+    archive = Archive(
+        gateway.link,
+        gateway.keys,
+        gateway.database,
+        gateway.metrics,
+        gateway.scheduler,
+        gateway.poll,
+        gateway.records.erased,
+    )
+    return Attached(parts=[archive], components=[archive])

@@ -1,0 +1,14 @@
+"""What permits add to a gateway."""
+
+from fairlane.gateway.attached import Attached
+from fairlane.gateway.permits.gate import Gate
+from fairlane.gateway.permits.signed import Signer
+from fairlane.gateway.runtime import Gateway
+
+
+def attach(gateway: Gateway) -> Attached:
+    """Sign permits with the replicas' common secret."""
+    dispatcher = gateway.dispatcher
+    signer = Signer(gateway.tickets.mac)
+    gate = Gate(gateway.scheduler, dispatcher.background, signer, dispatcher.slots.ask_later)
+    return Attached(parts=[gate])
