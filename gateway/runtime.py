@@ -31,6 +31,7 @@ from fairlane.gateway.calls.positions import PositionMonitor
 from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.calls.task_builder import MIN_LINGER_MS
 from fairlane.gateway.calls.tracing import tracer_for
+from fairlane.gateway.chains.runner import ChainRunner
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.sockets import connection_limit, open_files
@@ -49,7 +50,6 @@ from fairlane.gateway.store.configuration import ConfigurationMonitor
 from fairlane.gateway.store.connection import NewConnection
 from fairlane.gateway.store.inbox import Inbox
 from fairlane.gateway.tasks.cancel import Cancel
-from fairlane.gateway.tasks.chains import ChainRunner
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.poll import Poll

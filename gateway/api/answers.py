@@ -6,9 +6,9 @@ from fairlane.gateway.calls.http import JSON, DisconnectWatcher, Request
 from fairlane.gateway.calls.streams import OVERDUE_S
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.errors import ApiError, Headers, gateway_failed, task_failed
+from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
 from fairlane.gateway.tasks.idempotent_replay import read_log
-from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.submit import LOST, SubmittedTask
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.tasks import TERMINAL, Submitted, TaskSpec

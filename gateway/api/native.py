@@ -26,7 +26,6 @@ from fairlane.gateway.api.schemas import (
 )
 from fairlane.gateway.audit.log import actor_of
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
-from fairlane.gateway.calls.endpoints import MEMBERS, endpoint_task, read_endpoint_request
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task, read_idempotency, same_task_key
 from fairlane.gateway.calls.prompts import FilledTemplate, fill_in
@@ -42,6 +41,7 @@ from fairlane.gateway.calls.task_builder import (
 )
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
+from fairlane.gateway.endpoints.requests import MEMBERS, endpoint_task, read_endpoint_request
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request
 from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED

@@ -13,9 +13,9 @@ from fairlane.gateway.calls.streams import OVERDUE_S, FailedBeforeStart, serve
 from fairlane.gateway.calls.task_builder import Options, check_metadata
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request, gateway_failed, task_failed
+from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
 from fairlane.gateway.tasks.openai_tasks import build_openai_task
-from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.submit import LOST, SubmittedTask
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.tasks import Place, State, TaskSpec

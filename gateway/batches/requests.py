@@ -17,9 +17,9 @@ from fairlane.gateway.calls.openai import (
     read_completion,
     read_embedding,
 )
-from fairlane.gateway.calls.responses.request import chat_of, read_storage_options
 from fairlane.gateway.calls.task_builder import read_flag
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.responses.request.request import chat_of, read_storage_options
 from fairlane.gateway.settings import Settings
 from fairlane.streaming.views.chat import ChatBodyView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView

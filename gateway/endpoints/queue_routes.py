@@ -18,12 +18,18 @@ from fairlane.gateway.api.raw_routes import IDEMPOTENCY_KEY, RawRoute
 from fairlane.gateway.api.schemas import STRING, PlainStatusName, json, says
 from fairlane.gateway.api.schemas import fields as members
 from fairlane.gateway.calls.bodies import RawObject, value_of
-from fairlane.gateway.calls.endpoints import JSON_TYPE, EndpointRequest, endpoint_task, read_body, read_text
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import FIELD, name_task, read_idempotency
 from fairlane.gateway.calls.task_builder import Options
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.endpoints.endpoints import per_second
+from fairlane.gateway.endpoints.requests import (
+    JSON_TYPE,
+    EndpointRequest,
+    endpoint_task,
+    read_body,
+    read_text,
+)
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED

@@ -1,7 +1,7 @@
 """OpenAI's calls for audio, images and moderations. Official SDKs work unmodified.
 
 Each call has its own task type, for the workers that support the type; without such a worker the answer is a 404. Calls with
-files are forms (gateway/calls/media/forms.py); answers are folds of streaming/views/media.
+files are forms (gateway/media/forms.py); answers are folds of streaming/views/media.
 """
 
 from functools import partial
@@ -16,11 +16,11 @@ from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.bodies import RawObject, encode_members
 from fairlane.gateway.calls.http import SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.media import requests
-from fairlane.gateway.calls.media.forms import members_of
 from fairlane.gateway.calls.multipart import WholePart, read_whole
 from fairlane.gateway.calls.shapes import NULL, is_empty
 from fairlane.gateway.errors import too_large_encoded
+from fairlane.gateway.media import requests
+from fairlane.gateway.media.forms import members_of
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.jsontext import json_string
 

@@ -1,6 +1,6 @@
 """Anthropic's API: messages and token counts. Official SDKs and Claude Code work unmodified.
 
-A request becomes a chat request (gateway/calls/messages), which any worker for chat can run.
+A request becomes a chat request (`request.py`), which any worker for chat can run.
 """
 
 from functools import partial
@@ -26,9 +26,9 @@ from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.bodies import RawObject
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.messages.request import MessagesRequest as ChatOf
-from fairlane.gateway.calls.messages.request import chat_of
 from fairlane.gateway.calls.task_builder import read_flag, read_model
+from fairlane.gateway.messages.request import MessagesRequest as ChatOf
+from fairlane.gateway.messages.request import chat_of
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
 

@@ -3,12 +3,12 @@
 from fairlane.gateway.archive.archive import Archive
 from fairlane.gateway.attached import Attached
 from fairlane.gateway.responses.log_archive import LogArchive
+from fairlane.gateway.responses.pending import ResponseStorage
 from fairlane.gateway.responses.quota import StorageQuota
+from fairlane.gateway.responses.responses import Responses
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.responses.writer import ResponseWriter
 from fairlane.gateway.runtime import Gateway
-from fairlane.gateway.tasks.pending_response import ResponseStorage
-from fairlane.gateway.tasks.responses import Responses
 from fairlane.queues.metrics import RESPONSE_BYTES_STORED, RESPONSES_STORED
 
 

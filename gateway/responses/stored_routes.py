@@ -9,8 +9,8 @@ from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.errors import Headers, bad_request
 from fairlane.gateway.responses.items import page_of, read_page
+from fairlane.gateway.responses.responses import Responses
 from fairlane.gateway.responses.rows import Row
-from fairlane.gateway.tasks.responses import Responses
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.jsontext import join_object, json_string
 from fairlane.streaming.views.responses import ResponsesStreamView

@@ -12,8 +12,8 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, InsufficientQuota, NoWorker
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.limits.limits import rate_limited
+from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.gateway.tasks.idempotent_replay import key_reused, result_gone
-from fairlane.gateway.tasks.pending_response import PendingResponse
 from fairlane.gateway.tasks.poll import record_info
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError

@@ -107,7 +107,7 @@ async def test_failures_and_bytes_are_told(shared_gateway: Start) -> None:
 async def test_an_answer_is_there_for_a_while_once_it_was_read_and_then_in_the_archive(
     gateway: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlane.gateway.calls.endpoints.AFTER_READ_MS", 1)
+    monkeypatch.setattr("fairlane.gateway.endpoints.requests.AFTER_READ_MS", 1)
     async with gateway(**IMAGE) as talk, caller(talk) as worker:
         told = await submit(talk)
         record = await talk.served.gateway.tasks.poll.record(told["task_id"])

@@ -11,7 +11,7 @@ from tests.support.rawworkers import RawWorker
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.database.database import Trouble
-from fairlane.gateway.tasks import responses as module
+from fairlane.gateway.responses import responses as module
 
 from .asking import Asker, answer_with, events_of, good, refused, text_of
 

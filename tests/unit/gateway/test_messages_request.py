@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from refused import refused
 
-from fairlane.gateway.calls.messages.request import EFFORTS, INLINE_TOKENS, chat_of
 from fairlane.gateway.errors import ApiError, anthropic_answer
+from fairlane.gateway.messages.request import EFFORTS, INLINE_TOKENS, chat_of
 from fairlane.workers.adapters.dialects.anthropic.request import messages_request
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]

@@ -8,15 +8,15 @@ import pytest
 from msgspec import Raw
 from refused import refused
 
-from fairlane.gateway.calls.responses.echo import DEFAULTS, MAX_ECHO
-from fairlane.gateway.calls.responses.request import (
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.responses.request.echo import DEFAULTS, MAX_ECHO
+from fairlane.gateway.responses.request.request import (
     MAX_REFERENCES,
     StorageOptions,
     chat_of,
     read_storage_options,
 )
-from fairlane.gateway.calls.responses.stored_input import with_id
-from fairlane.gateway.errors import ApiError
+from fairlane.gateway.responses.request.stored_input import with_id
 from fairlane.streaming.views.thoughts import Thought, sealed
 from fairlane.workers.adapters.dialects.anthropic.request import messages_request
 from fairlane.workers.adapters.dialects.openai import OpenAIDialect

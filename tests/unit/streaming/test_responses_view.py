@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from responses_folds import ECHO, SUMMARISED, body, events, streamed
 from streaming_logs import INFO, TASK, TS, Log, call, calls_in_turns, fold, frames, text_and_calls, thoughts
 
-from fairlane.gateway.calls.responses.request import chat_of
+from fairlane.gateway.responses.request.request import chat_of
 from fairlane.queues.failures import FAILURES, failure_row
 from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev

@@ -1,6 +1,6 @@
 """OpenAI's calls for audio, images and moderations: a task's payload as its request, and what reads the answers. Pure.
 
-A payload as a form (`multipart/form-data`); `gateway/calls/media/forms.py` has the other direction:
+A payload as a form (`multipart/form-data`); `gateway/media/forms.py` has the other direction:
 
 | in the payload | in the form |
 |---|---|

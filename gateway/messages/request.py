@@ -8,8 +8,6 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import RawObject, encode_members
-from fairlane.gateway.calls.messages import shapes
-from fairlane.gateway.calls.messages.content import Conversation
 from fairlane.gateway.calls.shapes import (
     MAX_BYTES,
     NOT_HERE,
@@ -27,6 +25,8 @@ from fairlane.gateway.calls.shapes import (
 )
 from fairlane.gateway.calls.token_limits import MAX_OUTPUT_TOKENS
 from fairlane.gateway.errors import NO_THREADS, too_large
+from fairlane.gateway.messages import shapes
+from fairlane.gateway.messages.content import Conversation
 from fairlane.streaming.jsontext import join_object, kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 from fairlane.workers.adapters.lenient import given_members

@@ -11,8 +11,6 @@ from enum import IntEnum
 from msgspec import Raw, json
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.responses import shapes
-from fairlane.gateway.calls.responses.tools import Tools
 from fairlane.gateway.calls.shapes import (
     NOT_HERE,
     NULL,
@@ -28,6 +26,8 @@ from fairlane.gateway.calls.shapes import (
     string,
     text,
 )
+from fairlane.gateway.responses.request import shapes
+from fairlane.gateway.responses.request.tools import Tools
 from fairlane.streaming.jsontext import EMPTY_STRING, NO_ARGUMENTS, join_object, json_string, kind_of, members
 from fairlane.streaming.views.choice import THOUGHTS
 from fairlane.streaming.views.responses.tools import INPUT, SEARCH, function_name

@@ -7,14 +7,14 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from fairlane.gateway.calls.bodies import RawObject, encode_members
-from fairlane.gateway.calls.responses import shapes
-from fairlane.gateway.calls.responses.echo import DEFAULTS, new_echo, whole_echo
-from fairlane.gateway.calls.responses.items import Conversation
-from fairlane.gateway.calls.responses.settings import read_included, read_output, read_settings
-from fairlane.gateway.calls.responses.stored_input import stored_items
-from fairlane.gateway.calls.responses.tools import Tools, read_choice
 from fairlane.gateway.calls.shapes import MAX_BYTES, NOT_HERE, HostedTools, SizeLimit, invalid, is_empty, read
 from fairlane.gateway.errors import too_large
+from fairlane.gateway.responses.request import shapes
+from fairlane.gateway.responses.request.echo import DEFAULTS, new_echo, whole_echo
+from fairlane.gateway.responses.request.items import Conversation
+from fairlane.gateway.responses.request.settings import read_included, read_output, read_settings
+from fairlane.gateway.responses.request.stored_input import stored_items
+from fairlane.gateway.responses.request.tools import Tools, read_choice
 from fairlane.streaming.jsontext import kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 from fairlane.workers.adapters.lenient import given_members

@@ -1,1 +1,0 @@
-"""Requests for audio, images and moderations as payloads of tasks. Pure."""

@@ -1,1 +1,0 @@
-"""Requests of Anthropic's Messages API as requests of chat. Pure."""
