@@ -104,7 +104,7 @@ class Link:
         self.draining = False
         self.close_code: int | None = None
         """How the connection ended, once it has."""
-        self._socket = socket
+        self.socket = socket
 
     @property
     def version(self) -> int:
@@ -124,7 +124,7 @@ class Link:
         if self.version == 2 or isinstance(message, bytes):
             frame = message if isinstance(message, bytes) else protocol.encoder.encode(message)
             with contextlib.suppress(ConnectionClosed):
-                await self._socket.send(frame, text=True)
+                await self.socket.send(frame, text=True)
 
     async def drain(self, *, reconnect: bool, grace_ms: int = 5000) -> None:
         """Announce to the worker that this gateway shuts down."""
@@ -133,18 +133,11 @@ class Link:
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Close in good order, with any code."""
-        await self._socket.close(code, reason)
+        await self.socket.close(code, reason)
 
     def drop(self) -> None:
         """Break the connection, as a cut cable would."""
-        self._socket.transport.abort()
-
-    def pause_reading(self) -> None:
-        """Stop taking data off the socket, so that the worker's sends back up."""
-        self._socket.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._socket.transport.resume_reading()
+        self.socket.transport.abort()
 
 
 class FakeGateway:

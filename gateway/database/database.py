@@ -18,7 +18,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from fairlane.gateway.database import schema
-from fairlane.gateway.database.address import Address, File, Server
+from fairlane.gateway.database.address import Address, File, Server, parse_address
 from fairlane.gateway.database.errors import DatabaseSlow, DatabaseUnavailable
 from fairlane.gateway.database.tables import HEAD
 from fairlane.queues.clock import now_ms
@@ -205,6 +205,16 @@ class Database:
             raise unavailable(_why(error)) from error
         except (exc.TimeoutError, OSError) as error:
             raise unavailable(_why(error)) from error
+
+
+@contextlib.asynccontextmanager
+async def opened(database_url: str | None, data_dir: Path) -> AsyncIterator[Database]:
+    """Open the database in these settings."""
+    database = Database(parse_address(database_url, data_dir))
+    try:
+        yield database
+    finally:
+        await database.close()
 
 
 def _engine(address: Address, connections: int) -> AsyncEngine:

@@ -1,12 +1,11 @@
 """`fairlane serve`: from settings to a gateway that serves, alone or in several processes, and its exit code."""
 
 import asyncio
-import contextlib
 import errno
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -15,8 +14,7 @@ from fairlane.gateway.accounts.no_auth import KeyPresence, access_warnings
 from fairlane.gateway.accounts.secrets import with_first_start_keys
 from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.connections.sockets import TooFewFiles, connection_limit, open_files, raise_open_files
-from fairlane.gateway.database.address import parse_address
-from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.database import opened
 from fairlane.gateway.database.errors import DatabaseError
 from fairlane.gateway.serve.logs import configure_logging
 from fairlane.gateway.serve.server import Reload, run_loop, serve, store
@@ -86,7 +84,7 @@ def run(
 
 async def _prepare_database(settings: Settings) -> KeyPresence:
     """Upgrade the database, once for all processes; return its keys. Raise DatabaseError."""
-    async with _database(settings) as database:
+    async with opened(settings.database_url, settings.data_dir) as database:
         await database.start()
         return await KeyStore(database).presence()
 
@@ -94,20 +92,11 @@ async def _prepare_database(settings: Settings) -> KeyPresence:
 async def _look_again(settings: Settings, before: KeyPresence) -> KeyPresence:
     """Return what the database has now, as far as it is available. That there were keys is never forgotten."""
     try:
-        async with _database(settings) as database:
+        async with opened(settings.database_url, settings.data_dir) as database:
             presence = await KeyStore(database).presence()
     except DatabaseError:
         return before
     return KeyPresence(presence.exist or before.exist, presence.keys or before.keys, presence.tokens)
-
-
-@contextlib.asynccontextmanager
-async def _database(settings: Settings) -> AsyncIterator[Database]:
-    database = Database(parse_address(settings.database_url, settings.data_dir))
-    try:
-        yield database
-    finally:
-        await database.close()
 
 
 def _with_keys(settings: Settings, presence: KeyPresence) -> Settings:

@@ -331,7 +331,7 @@ export interface Accepted extends ChainStatus, Partial<Estimate> {
 
 /** How a chain stands; of any other task none of these is there. */
 interface ChainStatus {
-  /** Its name, if it is configured. */
+  /** Its name. */
   chain?: string;
   /** `OCR_PENDING`, … as the chain says; at the end `COMPLETED`, `FAILED` or `CANCELLED`. */
   stageStatus?: string;
@@ -400,10 +400,10 @@ export class Fairlane {
   submit(body: TaskOptions & { messages?: unknown; [member: string]: unknown }, options?: SubmitOptions): Promise<Accepted>;
   /** Submit a task of any type: `payload` is what the worker gets. */
   submitTask(task: TaskOptions & { type: string; payload: unknown }, options?: SubmitOptions): Promise<Accepted>;
-  /** Submit a chain of stages: by its name, or as it stands in the configuration of a gateway. */
+  /** Submit a chain of stages, by its name in the configuration of a gateway. */
   submitTask(
     task: Omit<TaskOptions, "model" | "mode" | "repair"> & {
-      chain: string | { stages: { [member: string]: JsonValue }[]; title?: string; optional?: string[] };
+      chain: string;
       variables?: { [name: string]: JsonValue };
       locale?: string;
     },

@@ -99,13 +99,13 @@ async def test_a_gateway_that_does_not_read_suspends_the_handler(gateway: FakeGa
         given = await gateway.give("x", {}, model="m", stream=True)
         async with asyncio.timeout(DEADLINE_S):
             await given.first_output.wait()
-            link.pause_reading()
+            link.socket.transport.pause_reading()
             before = -1
             while made != before:  # until nothing has moved for a while
                 before = made
                 await asyncio.sleep(0.1)
         assert made < 300
-        link.resume_reading()
+        link.socket.transport.resume_reading()
         outcome = await given.outcome()
     assert len(outcome.deltas) == 300
 
