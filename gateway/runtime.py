@@ -457,6 +457,7 @@ class Gateway:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
+        self.scheduler.log_generation += 1
         self.dispatcher.store_is_back()
         for feature in self.attached:
             if feature.store_back is not None:
@@ -465,6 +466,7 @@ class Gateway:
 
     def _channel_changed(self, up: bool) -> None:
         if up:
+            self.scheduler.log_generation += 1
             self.hub.check_soon()
 
     def _on_message(self, message: bytes) -> None:

@@ -201,8 +201,8 @@ RECORD = {
     "tries": "tries",
     "attempts_before": "attempts before this stage",
     "first_output_at": "first output, ms",
-    "top": "top sequence number of the log",
-    "log_bytes": "bytes of the log, about",
+    "top": "top sequence number of the log; absent while its writer adds events without a script (log.lua)",
+    "log_bytes": "bytes of the log, about; absent if its writer has added events without a script",
     "progress": "epoch of an attempt, and the data of its last `progress`, which is not logged",
     "gap_moved": "end of the last gap that moved its time, ms",
     "last_lost": "why it may be the reason that its worker was lost (suspects.py)",
@@ -408,6 +408,7 @@ MESSAGES = {
     "event_id": "task, event id: an event of a task that is read here; it is large, so read it from the log",
     "event": "task, event id, type, data: an event of a task that is read here",
     "ephemeral": "task, type, data: the same, of an event that is not logged (`progress`)",
+    "reader": "task, epoch, replica: the replica reads a task that runs here",
     "breaker": "a breaker: open, probing or closed; for how long, ms; replica that logs it, failure code, model, upstream",
 }
 """Messages of a replica's channel: a word, and what follows it, each behind a line feed."""

@@ -209,7 +209,7 @@ def read_record(reply: Sequence[bytes]) -> Record | None:
     said = decode_map(reply[0])
     if not said["known"]:
         return None
-    fields = decode_map(reply[2]) | decode_map(reply[1])
+    fields = decode_map(reply[2]) | decode_map(reply[1]) | {"top": said["top"]}
     return Record(Place(*said.get("place") or (0, 0, 0, 0)), said["now"], texts(fields))
 
 

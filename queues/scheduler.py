@@ -1,6 +1,7 @@
 """The scheduler: every transition of a task, as one call each. All decisions are made in the scripts, atomically."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from fairlane.queues.chains import (
     read_stage,
 )
 from fairlane.queues.credits import Balance, Funds
+from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.load import ModelLoad, read_model_load
 from fairlane.queues.inspect.presence import PresenceUpdate
 from fairlane.queues.keys import Keys
@@ -65,6 +67,7 @@ from fairlane.queues.tasks import (
     TERMINAL,
     Admitted,
     Append,
+    Appended,
     ClosedUpstreams,
     End,
     Ended,
@@ -99,6 +102,9 @@ MAX_TAKEN = 64
 """Tasks that one `take` grants at most; as in granting.lua. A caller that gets as many asks again."""
 MAX_RENEWED = 500
 """Tasks that one call of `renew` looks at, so that others are served between."""
+
+MAX_PUBLISHED = 65_536
+"""Bytes of an event that is published to other replicas; of a larger one only the id is."""
 
 NEVER_READ = Version()
 _pack = msgspec.msgpack.Encoder().encode
@@ -165,6 +171,10 @@ class Scheduler:
         self.limits = limits
         self.replica = replica
         self._dropped = RateLimitedLogger(burst=1, per_second=1 / 60)
+        self._log_prefix = keys("log", id="")
+        self._channel_prefix = keys.channel("")
+        self.log_generation = 1
+        """Increased whenever logs may have lost events, or messages of this replica may be lost: see `append_next`."""
         self.outbox_full = False
         """SQL is behind: no task is to be submitted (`Limits.max_outbox`)."""
         self.on_overrides: Callable[[bytes], None] = _ignore
@@ -351,10 +361,39 @@ class Scheduler:
         return self._run("append", {"replica": self.replica, "appends": calls}, *blobs)
 
     @staticmethod
-    def parse_append(reply: Any) -> list[tuple[str, int]]:
-        """Read the reply of `append`, by task: ('ok', 0), ('stale', 0) = the grant is over; or ('hole', top of the log)."""
-        outcomes = decode_map(reply[0])["outcomes"]
-        return [("hole", one) if isinstance(one, int) else (one, 0) for one in outcomes]
+    def parse_append(reply: Any) -> list[Appended]:
+        """Read the reply of `append`, by task."""
+        return [Appended(*one) for one in decode_map(reply[0])["outcomes"]]
+
+    def append_next(self, grant: Grant, seq: int, event: EventFields) -> asyncio.Future[Any]:
+        """Add the next event of an attempt without a script, which costs Redis a fraction. Only after `append` was answered
+        with 'open' and while `log_generation` is the same: then the event follows the last one. The reply is the event's id; None
+        or a ResponseError if the grant is not current, or the event may be in the log already: `append` says which.
+
+        Readers elsewhere get nothing: call `publish_event` when it is in the log.
+        """
+        kind, data = event
+        return self._link.command(
+            "XADD",
+            self._log_prefix + grant.task_id,
+            "NOMKSTREAM",
+            f"{grant.epoch}-{seq}",
+            "type",
+            kind,
+            "data",
+            data,
+        )
+
+    def publish_event(self, replica: str, task_id: str, event_id: str, event: EventFields | None = None) -> None:
+        """Publish a logged event to a replica with readers; a large one, or one that is not given, by its id. Its loss does
+        no harm."""
+        head = f"{task_id}\n{event_id}"
+        if event is None or len(event[1]) > MAX_PUBLISHED:
+            message = f"event_id\n{head}".encode()
+        else:
+            message = f"event\n{head}\n{event[0]}\n".encode() + event[1]
+        with contextlib.suppress(StoreError):
+            self._link.command("PUBLISH", self._channel_prefix + replica, message)
 
     def sent(self, grants: Iterable[Grant]) -> asyncio.Future[Any]:
         """The requests of these attempts have left their workers: in their models' windows they count for as long as these last
@@ -781,12 +820,20 @@ class Scheduler:
         return _entry(reply[0]) if reply else None
 
     async def log_tops(self, task_ids: Sequence[str]) -> list[Top | None]:
-        """Where several tasks stand, in one round trip; None for those unknown."""
+        """Where several tasks stand; None for those unknown."""
         replies = [self._link.command("HGET", self._keys("task", id=i), "run") for i in task_ids]
+        runs = [decode_map(packed) if (packed := await reply) else None for reply in replies]
+        lasts = {
+            at: self._link.command("XREVRANGE", self._log_prefix + task_ids[at], "+", "-", "COUNT", 1)
+            for at, run in enumerate(runs)
+            if run and "top" not in run and "first_output_at" in run
+        }
         found: list[Top | None] = []
-        for reply in replies:
-            run = decode_map(packed) if (packed := await reply) else None
-            found.append(Top(run["state"], run.get("epoch", 0), run.get("top", 0)) if run else None)
+        for at, run in enumerate(runs):
+            top = run.get("top", 0) if run else 0
+            if at in lasts and (entries := await lasts[at]):
+                top = _entry(entries[0]).seq
+            found.append(Top(run["state"], run.get("epoch", 0), top) if run else None)
         return found
 
     async def payload(self, task_id: str) -> bytes | None:

@@ -11,7 +11,7 @@ import structlog
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Append
+from fairlane.queues.tasks import Append, Appended
 from fairlane.streaming.timer_wheel import TimerWheel
 
 log = structlog.get_logger("fairlane.streaming")
@@ -28,8 +28,8 @@ class Flushing(Protocol):
         """Its time to flush has come, or is so near that it shares a step with others'."""
         ...
 
-    def on_appended(self, outcome: str, top: int) -> None:
-        """The outcome of its append, as `Scheduler.parse_append` returns it."""
+    def on_appended(self, appended: Appended) -> None:
+        """The outcome of its append."""
         ...
 
     def on_append_error(self, error: BaseException) -> None:
@@ -88,9 +88,9 @@ class AppendBatcher:
         error = reply.exception()
         if error is None:
             outcomes = self._scheduler.parse_append(reply.result())
-            for (writer, _), (outcome, top) in zip(written, outcomes, strict=True):
+            for (writer, _), appended in zip(written, outcomes, strict=True):
                 try:
-                    writer.on_appended(outcome, top)
+                    writer.on_appended(appended)
                 except Exception:  # the others have been answered, too
                     log.exception("a writer failed")
         elif len(written) > 1 and not isinstance(error, StoreError):

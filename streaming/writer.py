@@ -18,7 +18,7 @@ from fairlane.queues.chains import Advanced, Step
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Append, End, EventFields, Finished, Grant, State, Used
+from fairlane.queues.tasks import Append, Appended, End, EventFields, Finished, Grant, State, Used
 from fairlane.streaming.append_batcher import CALL_BYTES, CALL_EVENTS, AppendBatcher
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import TEXT_KINDS, Event, chunk_data, compose, parse_event_id
@@ -90,6 +90,7 @@ class TaskWriter:
         "_batcher",
         "_buffered",
         "_busy",
+        "_checked",
         "_closed",
         "_coalescer",
         "_discards",
@@ -101,6 +102,7 @@ class TaskWriter:
         "_owner",
         "_pending_progress",
         "_progress_after",
+        "_readers",
         "_ready",
         "_retry_s",
         "_scheduler",
@@ -139,6 +141,8 @@ class TaskWriter:
         self._ready: list[EventFields] = []
         self._sending: list[EventFields] = []
         self._busy = False  # a call is under way, or waits to be tried again
+        self._readers = self._elsewhere(grant.readers)
+        self._checked = 0  # the `log_generation` in which the log was seen to hold all output so far
         self._seq = grant.start_seq + 1
         self._acknowledged: deque[Event] = deque(maxlen=REFILL_EVENTS)
         self._pending_progress: Event | None = None
@@ -384,6 +388,9 @@ class TaskWriter:
             elif end is not None:
                 reply = self._scheduler.finish(self._grant, self._seq, self._sending, end)
                 reply.add_done_callback(self._on_finish_reply)
+            elif self._checked == self._scheduler.log_generation and len(self._sending) == 1:
+                reply = self._scheduler.append_next(self._grant, self._seq, self._sending[0])
+                reply.add_done_callback(self._on_next_reply)
             else:
                 append = Append(self._grant, self._seq, self._sending, self.has_output)
                 self._batcher.append(self, append)
@@ -410,7 +417,7 @@ class TaskWriter:
         self._loop.call_later(self._retry_s, self._send)
         self._retry_s = min(self._retry_s * 2, MAX_RETRY_S)
 
-    def on_appended(self, outcome: str, top: int) -> None:
+    def on_appended(self, appended: Appended) -> None:
         self._busy = False
         if self._closed:
             return
@@ -418,17 +425,52 @@ class TaskWriter:
             self._send()  # the end, if it is there yet: what this reply was about is given up
             return
         self._retry_s = RETRY_FIRST_S
+        outcome, more = appended
         if outcome == "hole":
-            self._refill(top)
+            assert isinstance(more, int)
+            self._refill(more)
         elif outcome == "stale":
             self._over()
         else:
-            self._acknowledge(self._sending)
-            self._sending = []
-            if self._end:
-                self._send()
-            else:
-                self.pump()
+            assert isinstance(more, str)
+            self._readers = self._elsewhere(more)
+            if outcome == "open":
+                self._checked = self._scheduler.log_generation
+            self._appended()
+
+    def _on_next_reply(self, reply: asyncio.Future[Any]) -> None:
+        """The next event was added without a script; or Redis does not say so, and the script finds out why."""
+        if reply.cancelled():
+            return
+        error = reply.exception()
+        if error is None and reply.result() is not None and not (self._closed or self._failed):
+            self._busy = False
+            if self._readers:
+                event_id = f"{self._grant.epoch}-{self._seq}"
+                for replica in self._readers:
+                    self._scheduler.publish_event(replica, self._grant.task_id, event_id, self._sending[0])
+            self._appended()
+            return
+        self._checked = 0
+        self.on_append_error(error) if isinstance(error, StoreError) else self._send()
+
+    def _appended(self) -> None:
+        self._acknowledge(self._sending)
+        self._sending = []
+        if self._end:
+            self._send()
+        else:
+            self.pump()
+
+    def _elsewhere(self, readers: str) -> list[str]:
+        """Return the other replicas of a list of readers."""
+        return [one for one in readers.split(",") if one and one != self._scheduler.replica]
+
+    def add_reader(self, replica: str) -> None:
+        """Another replica reads the task, too: publish its events there, and tell it of those that it may have missed meanwhile."""
+        if replica not in self._readers:
+            self._readers.append(replica)
+        self._scheduler.publish_event(replica, self._grant.task_id, f"{self._grant.epoch}-{self._seq - 1}")
 
     def on_append_error(self, error: BaseException) -> None:
         self._busy = False

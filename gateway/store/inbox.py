@@ -39,6 +39,9 @@ class Inbox:
         elif kind == b"stop":
             _, task_id, epoch, why = message.decode().split("\n", 3)
             self._dispatcher.stops.on_stop(task_id, int(epoch), why)
+        elif kind == b"reader":
+            _, task_id, epoch, replica = message.decode().split("\n")
+            self._dispatcher.stops.on_reader(task_id, int(epoch), replica)
         elif kind == b"drain":
             self._drain_worker(message[len(kind) + 1 :].decode())
         elif kind == b"breaker":

@@ -50,7 +50,7 @@ _TRANSIENT_PREFIXES = ("BUSY", "MISCONF", "NOREPLICAS")
 COMMANDS = {
     *("EXISTS", "FUNCTION LOAD", "GET", "HGET", "HGETALL", "HMGET", "HSET", "INFO", "PING", "PUBLISH", "SET"),
     *("SUBSCRIBE", "TIME", "XAUTOCLAIM", "XGROUP CREATE", "XLEN", "XRANGE", "XREADGROUP", "XREVRANGE"),
-    *("ZADD", "ZRANGE", "ZREVRANGE"),
+    *("XADD", "ZADD", "ZRANGE", "ZREVRANGE"),
 }
 """What is sent to Redis in addition to scripts and what loads them."""
 

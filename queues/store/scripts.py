@@ -27,6 +27,7 @@ CORE = (
     "eligible",
     "waking",
     "payloads",
+    "log",
     "granting",
     "retention",
     "outbox",

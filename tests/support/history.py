@@ -27,6 +27,8 @@ class Written:
 
     def __init__(self, grant: Grant) -> None:
         self.closed = False
+        self.opened = -1
+        """How often the store had lost something when it let this writer append without a script."""
         self._first = grant.start_seq + 1
         self._events: list[bytes] = []
 

@@ -81,13 +81,13 @@ end
 -- Return the attempt's epoch if the next event gets the number that its writer expects, because then no reader saw another event with that id.
 function ending.log_last(task, seq, kinds, args, replica, at)
   for i, kind in ipairs(kinds) do
-    if seq > task.top then
-      granting.log(task, task.epoch, kind, args[(at or 1) + i], replica)
+    if seq > log.top(task) then
+      log.add(task, task.epoch, kind, args[(at or 1) + i], replica)
       if not task.first_output_at and kind == 'chunk' then task.first_output_at = NOW end
     end
     seq = seq + 1
   end
-  return seq == task.top + 1 and task.epoch or nil
+  return seq == log.top(task) + 1 and task.epoch or nil
 end
 
 -- Return the failure of a task, for `finish`. `why`: `rest` and `code`.
@@ -105,7 +105,7 @@ function ending.finish(task, finish, more)
   payloads.drop(task)
   task.state, task.ended_at, task.code, task.end_nonce = finish.state, NOW, finish.code or '', finish.nonce
   task.used = more.used or task.used
-  task.end_id = granting.log(task, more.epoch or granting.new_epoch(task), finish.kind, finish.data, more.except)
+  task.end_id = log.add(task, more.epoch or granting.new_epoch(task), finish.kind, finish.data, more.except)
   records.save(task)
   if not task.chain then call('HINCRBY', keys.pool(), finish.state, '1') end
   hooks.each('ended', task, finish, more)

@@ -54,29 +54,6 @@ function granting.run_instant(task, lease_end)
   return whole_again(earlier(earlier(lease_end, task.attempt_deadline), task.linger_at))
 end
 
--- Log an event of a task with its next number, and publish it to the replicas with readers, except to `except`. Return its id. For a large
--- event only the id is published.
-function granting.log(task, epoch, kind, data, except)
-  task.top = (task.top or 0) + 1
-  local event_id = whole_again(epoch) .. '-' .. whole(task.top)
-  call('XADD', keys.log(task.id), event_id, 'type', kind, 'data', data)
-  task.log_bytes = (task.log_bytes or 0) + #data + 64
-  local readers = task.readers
-  if not readers or readers == '' or readers == except then return event_id end
-  local message
-  for replica in string.gmatch(readers, '[^,]+') do
-    if replica ~= except then
-      if not message and #data > 65536 then
-        message = 'event_id\n' .. task.id .. '\n' .. event_id
-      elseif not message then
-        message = 'event\n' .. task.id .. '\n' .. event_id .. '\n' .. kind .. '\n' .. data
-      end
-      publish(replica, message)
-    end
-  end
-  return event_id
-end
-
 -- Begin an attempt of a task. `turn`: the turn of its lane (eligible.lua); `tag`: the start tag of its flow; `in_line`: whether the task is in
 -- the flow and must leave it. `grant`: the receiver (`replica`, `worker` and its `upstream`), the `token`, and `ms` until the first renewal.
 local function begin(task, turn, tag, in_line, grant)
@@ -108,7 +85,7 @@ local function begin(task, turn, tag, in_line, grant)
   hooks.each('granted', task, model)
   local data = event_data(task.id, '"attempt":' .. whole(task.attempt) .. ',"model":' .. cjson.encode(task.requested_model or name)
     .. ',"queue":"' .. queue .. '"' .. (task.event_fields or ''))
-  granting.log(task, task.epoch, 'start', data, task.owner)
+  log.add(task, task.epoch, 'start', data, task.owner)
   call('ZADD', keys.slots(name), whole_again(task.lease), task.id)
   call('ZADD', keys.due(), granting.run_instant(task, task.lease), task.id)
   if grant.begun then grant.begun(task) end

@@ -283,7 +283,8 @@ script('advance', 'allow-oom', function(ask, args)
     return { outcome = current and 'late' or 'stale', later = later }, unpack(grants)
   end
 
-  if ask.seq > task.top + 1 then return { outcome = 'hole', top = task.top } end
+  local top = log.close(task)
+  if ask.seq > top + 1 then return { outcome = 'hole', top = top } end
   local chain = task.chain and records.load(task.chain) or task
   local key, part = keys.chain(chain.id), task.chain ~= nil
   local bytes, todo, spent, of_request = unpack(call('HMGET', key, 'stored_bytes', 'todo', 'spent', 'request_bytes'))
@@ -322,8 +323,8 @@ script('advance', 'allow-oom', function(ask, args)
   if last then
     local epoch, event_id = own or granting.new_epoch(chain), nil
     for i, kind in ipairs(ask.chain_kinds) do
-      event_id = event_id or granting.log(chain, epoch, kind, args[at + i - 1], ask.replica)
-      if i > 1 then granting.log(chain, epoch, kind, args[at + i - 1], ask.replica) end
+      event_id = event_id or log.add(chain, epoch, kind, args[at + i - 1], ask.replica)
+      if i > 1 then log.add(chain, epoch, kind, args[at + i - 1], ask.replica) end
     end
     chain.epoch = epoch
     at = at + #ask.chain_kinds

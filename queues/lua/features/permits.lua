@@ -22,7 +22,7 @@ hooks.attach('starts', 'permits', function(_, name) return granting.start_alone(
 -- A task with an issued permit does not end when its readers leave, because the client can use it without reading.
 local function issue(task)
   task.attempt_deadline, task.linger_at, task.linger_ms = nil, nil, false
-  granting.log(task, task.epoch, 'permit', event_data(task.id, task.permit.event .. ',"expiresAt":' .. whole(task.lease)))
+  log.add(task, task.epoch, 'permit', event_data(task.id, task.permit.event .. ',"expiresAt":' .. whole(task.lease)))
 end
 
 hooks.attach('may_start', 'permit', function(task)

@@ -10,7 +10,8 @@ script('finish', 'allow-oom', function(ask, args)
   local task = records.load(ask.id) or {}
   local current = task.epoch == ask.epoch and task.token == ask.token
   if current and task.state == 'executing' then
-    if ask.seq > task.top + 1 then return { outcome = 'hole', top = task.top } end
+    local top = log.close(task)
+    if ask.seq > top + 1 then return { outcome = 'hole', top = top } end
     hooks.each('finishes', task, ask)
     local stays = ask.keep_ms ~= nil
     if not stays then ending.release(task) end

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 import pytest
+from hiredis import ReplyError
 from msgspec import msgpack
 from tests.support.direct import Connection, DirectLink, Subscription
 
@@ -662,19 +663,27 @@ class Store:
 
     # ---- a running task ----------
 
-    def append(self, grant: Grant, seq: int, *data: bytes, output: bool = True) -> tuple[str, int]:
+    def append(self, grant: Grant, seq: int, *data: bytes, output: bool = True) -> tuple[str, int | str]:
         """Append chunks to a log. Return 'ok', 'stale', or 'hole' and the top of the log."""
         return self.append_all([(grant, seq, data or (b"{}",), output)])[0]
 
     def append_all(
         self, appends: Iterable[tuple[Grant, int, Sequence[bytes], bool]]
-    ) -> list[tuple[str, int]]:
+    ) -> list[tuple[str, int | str]]:
         """Append chunks to many logs in one call."""
         asked = [
             Append(_raw(grant), seq, [("chunk", piece) for piece in data], output)
             for grant, seq, data, output in appends
         ]
-        return self.scheduler.parse_append(self.scheduler.append(asked).result())
+        outcomes = self.scheduler.parse_append(self.scheduler.append(asked).result())
+        return [(one.outcome.replace("open", "ok"), one.more if one.outcome == "hole" else 0) for one in outcomes]
+
+    def append_next(self, grant: Grant, seq: int, data: bytes = b"{}") -> bool:
+        """Append the next chunk to a log without a script. Return whether the log took it."""
+        try:
+            return self.scheduler.append_next(_raw(grant), seq, ("chunk", data)).result() is not None
+        except ReplyError:
+            return False
 
     def sent(self, *grants: Grant) -> RetryAt:
         """The requests of these attempts have left their workers."""

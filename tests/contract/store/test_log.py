@@ -49,6 +49,24 @@ def test_an_old_attempt_appends_nothing(store: Store) -> None:
     assert store.events("a") == ["1.1 start", "2.2 start", "2.3 chunk"]
 
 
+def test_after_its_output_an_attempt_appends_without_a_script_until_it_ends(store: Store) -> None:
+    grant = store.run("a")
+    store.append(grant, 2, b"1")
+    assert store.append_next(grant, 3, b"2")
+    assert not store.append_next(grant, 3, b"2"), "it is in the log"
+    assert store.append(grant, 3, b"2", b"3") == ("ok", 0), "the script counts what was added without it"
+    assert store.append_next(grant, 5, b"4")
+    assert store.append(grant, 7, b"6") == ("hole", 5)
+    assert store.finish(grant, 7).outcome == "hole"
+    assert store.task("a").top == 5
+    store.cancel("a")
+    assert not store.append_next(grant, 6), "the end is newer"
+    assert [event.data for event in store.read("a", grant.id(1)) or ()][:4] == [b"1", b"2", b"3", b"4"]
+    assert store.task("a").top == 6
+    store.delete("a")
+    assert not store.append_next(grant, 7)
+
+
 # ---- readers ----------
 
 
@@ -65,7 +83,8 @@ def test_readers_elsewhere_get_events_and_large_ones_by_id_only(store: Store) ->
         ("event_id", "a", grant.id(4)),
         ("event", "a", grant.id(5), "done", '{"end":1}'),
     ]
-    assert store.heard() == [], "the replica of the writer delivers to its own readers itself"
+    joined = ("reader", "a", str(grant.epoch), "r2")
+    assert store.heard() == [joined], "the replica of the writer delivers to its own readers itself"
 
 
 def test_a_follower_gets_the_task_and_the_events_to_come(store: Store) -> None:

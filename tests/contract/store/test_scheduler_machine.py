@@ -243,6 +243,7 @@ class Life(RuleBasedStateMachine):
         """Replicas that had no free slot when the store lost its last second: it may know them as idle, as they were before."""
         self.history = History()
         self.written: dict[str, Written] = {}
+        self.losses = 0
         """By grant token."""
         self.saved: Save | None = None
         self.limits = USER_LIMITS[0]
@@ -493,15 +494,21 @@ class Life(RuleBasedStateMachine):
             assert answer.grants == []
             self.told(replica, answer.retry_at)
 
-    @rule(who=WHO, which=st.integers(0, 9), events=st.integers(1, 3), skip=st.sampled_from((0, 0, 0, 2)))
-    def append(self, who: int, which: int, events: int, skip: int) -> None:
+    @rule(
+        who=WHO,
+        which=st.integers(0, 9),
+        events=st.integers(1, 3),
+        skip=st.sampled_from((0, 0, 0, 2)),
+        alone=st.integers(0, 2),
+    )
+    def append(self, who: int, which: int, events: int, skip: int, alone: int) -> None:
         grant = self.pick(who, which)
         if grant is None:
             return
         store, top = self.replicas[who].store, self.top(grant.task_id)
         written, data = self.writer(grant), self.chunks(events)
 
-        def call(seq: int, data: Sequence[bytes]) -> tuple[str, int]:
+        def call(seq: int, data: Sequence[bytes]) -> tuple[str, int | str]:
             return store.append(grant, seq, *data)
 
         current, seq = self.is_current(grant), written.next_seq + skip
@@ -514,6 +521,13 @@ class Life(RuleBasedStateMachine):
             assert call(top + 1, [*written.behind(top), *data]) == ("ok", 0)
         if current and not skip:
             written.add(data)
+            written.opened = self.losses
+            for data in [[one] for one in self.chunks(alone)]:
+                assert store.append_next(grant, written.next_seq, *data)
+                assert not store.append_next(grant, written.next_seq, *data), "it is there already"
+                written.add(data)
+        elif not current and written.opened == self.losses:
+            assert not store.append_next(grant, written.next_seq), "the attempt is over"
 
     def parts(self, number: int) -> list[bytes]:
         return [b"q" * size for size in range(number)]
@@ -861,6 +875,7 @@ class Life(RuleBasedStateMachine):
         self.look()
         self.pass_ms(1)  # it takes some time
         self.world.restore(self.saved.store)
+        self.losses += 1
         self.accepted, self.logs, self.ended = (
             list(self.saved.accepted),
             dict(self.saved.logs),
@@ -1176,7 +1191,7 @@ class Life(RuleBasedStateMachine):
         return {flat[i].decode(): flat[i + 1].decode(errors="replace") for i in range(0, len(flat), 2)}
 
     def top(self, task_id: str) -> int:
-        return int(self.record(task_id).get("top", 0))
+        return int(self.world.call("XLEN", self.world.keys("log", id=task_id)))
 
     def is_current(self, grant: Grant) -> bool:
         known = self.record(grant.task_id)

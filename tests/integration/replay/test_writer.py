@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,21 +22,24 @@ pytestmark = pytest.mark.anyio
 Store = Any
 FORGET = """
 local run = cmsgpack.unpack(redis.call('HGET', KEYS[2], 'run'))
-local keep = math.max(run.top - tonumber(ARGV[1]), 2)
-if run.state ~= 'executing' or keep >= run.top then return 0 end
+local top = redis.call('XLEN', KEYS[1])
+local keep = math.max(top - tonumber(ARGV[1]), 2)
+if run.state ~= 'executing' or keep >= top then return 0 end
 local entries = redis.call('XRANGE', KEYS[1], '-', string.format('%d-%d', run.epoch, keep))
 redis.call('DEL', KEYS[1])
 for _, entry in ipairs(entries) do redis.call('XADD', KEYS[1], entry[1], unpack(entry[2])) end
-local gone = run.top - keep
-run.top = keep
+local gone = top - keep
+if run.top then run.top = keep end
 redis.call('HSET', KEYS[2], 'run', cmsgpack.pack(run))
 return gone
 """
 """What a crash of Redis does that loses the last events of a log."""
 
 
-def forget(store: Store, task_id: str, count: int) -> int:
-    """Take the last events from a running task's log; how many went."""
+def forget(store: Store, task_id: str, count: int, writing: Talk) -> int:
+    """Take the last events from a running task's log, and its writer's connection; how many events went."""
+    if (wire := writing.served.gateway.link._wire) is not None:
+        wire.transport.abort()
     found: Any = store.eval(FORGET, 2, KEYS("log", id=task_id), KEYS("task", id=task_id), count)
     return int(found)
 
@@ -50,9 +54,16 @@ class Flaky:
         self._run = self._link.run
         self._fate = fate
         self.calls: list[tuple[str, str]] = []
-        self._link.run = self._flaky  # type: ignore[method-assign]
+        self._command = self._link.command
+        self._link.run = partial(self._flaky, self._run)  # type: ignore[method-assign]
+        self._link.command = self._flaky_command  # type: ignore[method-assign]
 
-    def _flaky(self, name: str, *args: Any) -> "asyncio.Future[Any]":
+    def _flaky_command(self, *args: Any) -> "asyncio.Future[Any]":
+        if args[2:3] == ("NOMKSTREAM",):
+            return self._flaky(lambda _, *args: self._command(*args), "append", *args)
+        return self._command(*args)
+
+    def _flaky(self, call: Callable[..., "asyncio.Future[Any]"], name: str, *args: Any, **options: Any) -> "asyncio.Future[Any]":
         fate = self._fate(name)
         self.calls.append((name, fate))
         if fate == "refused":
@@ -61,7 +72,7 @@ class Flaky:
             return refused
         if fate == "lost":
             raise StoreUnavailable("lost on the way", sent=False)
-        reply = self._run(name, *args)
+        reply = call(name, *args, **options)
         if fate == "ok":
             return reply
         mute: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -97,7 +108,7 @@ async def test_what_was_written_is_in_the_log_once_whatever_went_wrong(
                 await worker.chunk(task, f"{number},")
                 await asyncio.sleep(rng.random() * 0.03)
                 if rng.random() < 0.15:
-                    gone += forget(store, task_id, rng.randrange(1, 4))
+                    gone += forget(store, task_id, rng.randrange(1, 4), a)
             await worker.answer(task)
             first, *others = await asyncio.gather(*readers)
             assert joined_text(first) == "".join(f"{number}," for number in range(12))
@@ -156,9 +167,9 @@ async def test_a_log_whose_lost_end_nobody_remembers_ends_in_a_clear_failure(
                 await worker.chunk(task, f"{number}")
                 await stream.take(1)
             a.served.gateway.dispatcher.attempts.newest(task_id).writer._acknowledged.clear()
-            forget(store, task_id, 3)
+            forget(store, task_id, 3, a)
             await worker.chunk(task, "6")
-            body = await a.reaches(task_id, "failed")
+            body = await b.reaches(task_id, "failed")
             assert body["code"] == "STORE_LOST"
             frame = await stream.frame()
             assert frame is not None

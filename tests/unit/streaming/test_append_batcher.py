@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Append, Grant
+from fairlane.queues.tasks import Append, Appended, Grant
 from fairlane.streaming.append_batcher import CALL_BYTES, CALL_EVENTS, AppendBatcher
 
 pytestmark = pytest.mark.anyio
@@ -47,10 +47,10 @@ class Writer:
 
     def on_due(self) -> None: ...
 
-    def on_appended(self, outcome: str, top: int) -> None:
-        if outcome == "hole":
+    def on_appended(self, appended: Appended) -> None:
+        if appended[0] == "hole":
             raise AssertionError("this writer is broken")
-        self.heard.append((outcome, top))
+        self.heard.append(appended)
 
     def on_append_error(self, error: BaseException) -> None:
         self.heard.append(error)

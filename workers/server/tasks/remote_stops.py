@@ -28,6 +28,12 @@ class RemoteStops:
         else:
             attempt.stop(why)
 
+    def on_reader(self, task_id: str, epoch: int, replica: str) -> None:
+        """Publish the events of an attempt here to another replica, which reads its task."""
+        attempt = self._held(task_id, epoch)
+        if attempt is not None:
+            attempt.writer.add_reader(replica)
+
     def _held(self, task_id: str, epoch: int) -> Attempt | None:
         attempt = self._attempts.newest(task_id)
         return attempt if attempt is not None and attempt.grant.epoch == epoch else None
