@@ -62,7 +62,7 @@ from fairlane.queues.rules import (
     read_configured,
     settings_of,
 )
-from fairlane.queues.store.link import RedisLink
+from fairlane.queues.store.link import Receiver, RedisLink
 from fairlane.queues.tasks import (
     TERMINAL,
     Admitted,
@@ -365,15 +365,16 @@ class Scheduler:
         """Read the reply of `append`, by task."""
         return [Appended(*one) for one in decode_map(reply[0])["outcomes"]]
 
-    def append_next(self, grant: Grant, seq: int, event: EventFields) -> asyncio.Future[Any]:
+    def append_next(self, receiver: Receiver, grant: Grant, seq: int, event: EventFields) -> None:
         """Add the next event of an attempt without a script, which costs Redis a fraction. Only after `append` was answered
-        with 'open' and while `log_generation` is the same: then the event follows the last one. The reply is the event's id; None
+        with 'open' and while `log_generation` is the same: then the event follows the last one. The receiver gets the event's id; None
         or a ResponseError if the grant is not current, or the event may be in the log already: `append` says which.
 
         Readers elsewhere get nothing: call `publish_event` when it is in the log.
         """
         kind, data = event
-        return self._link.command(
+        self._link.command_to(
+            receiver,
             "XADD",
             self._log_prefix + grant.task_id,
             "NOMKSTREAM",

@@ -389,8 +389,7 @@ class TaskWriter:
                 reply = self._scheduler.finish(self._grant, self._seq, self._sending, end)
                 reply.add_done_callback(self._on_finish_reply)
             elif self._checked == self._scheduler.log_generation and len(self._sending) == 1:
-                reply = self._scheduler.append_next(self._grant, self._seq, self._sending[0])
-                reply.add_done_callback(self._on_next_reply)
+                self._scheduler.append_next(self, self._grant, self._seq, self._sending[0])
             else:
                 append = Append(self._grant, self._seq, self._sending, self.has_output)
                 self._batcher.append(self, append)
@@ -438,21 +437,32 @@ class TaskWriter:
                 self._checked = self._scheduler.log_generation
             self._appended()
 
-    def _on_next_reply(self, reply: asyncio.Future[Any]) -> None:
-        """The next event was added without a script; or Redis does not say so, and the script finds out why."""
-        if reply.cancelled():
-            return
-        error = reply.exception()
-        if error is None and reply.result() is not None and not (self._closed or self._failed):
-            self._busy = False
-            if self._readers:
-                event_id = f"{self._grant.epoch}-{self._seq}"
-                for replica in self._readers:
-                    self._scheduler.publish_event(replica, self._grant.task_id, event_id, self._sending[0])
+    # The receiver of the reply to `append_next`: the event was added; or Redis does not say so, and the script finds out why.
+
+    def done(self) -> bool:
+        return False
+
+    def exception(self) -> None:
+        return None
+
+    def set_result(self, event_id: bytes | None) -> None:
+        self._busy = False
+        if event_id is None or self._failed:
+            self._checked = 0
+            self._send()
+        elif not self._closed:
+            for replica in self._readers:
+                self._scheduler.publish_event(
+                    replica, self._grant.task_id, event_id.decode(), self._sending[0]
+                )
             self._appended()
-            return
+
+    def set_exception(self, error: Exception) -> None:
         self._checked = 0
-        self.on_append_error(error) if isinstance(error, StoreError) else self._send()
+        if isinstance(error, StoreError):
+            self.on_append_error(error)
+        else:
+            self._send()
 
     def _appended(self) -> None:
         self._acknowledge(self._sending)

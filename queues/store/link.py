@@ -11,6 +11,7 @@ import contextlib
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import hiredis
@@ -62,7 +63,21 @@ JOINED_BYTES = 64 * 1024
 """Commands of one tick that are joined into one piece; what is larger is handed to the system as it is, without a copy."""
 
 
-_Pending = tuple[asyncio.Future[Reply], float, tuple[Arg, ...], int]
+class Receiver(Protocol):
+    """Gets a reply while it is read, without a future's next turn of the event loop. Its methods must not raise."""
+
+    def done(self) -> bool:
+        """Whether it has no use for a reply any more."""
+        ...
+
+    def set_result(self, reply: Reply, /) -> None: ...
+
+    def set_exception(self, error: Exception, /) -> None: ...
+
+    def exception(self) -> object: ...
+
+
+_Pending = tuple[Receiver, float, tuple[Arg, ...], int]
 """A command that was sent and not answered, when it was sent, and how often it is sent again when the library is missing."""
 
 _FORBIDDEN = re.compile("ACL failure in script|The user executing the script can't")
@@ -170,6 +185,12 @@ class RedisLink:
             raise StoreUnavailable("no connection to Redis", sent=False)
         return self._send(args)
 
+    def command_to(self, receiver: Receiver, *args: Arg) -> None:
+        """Send one command, whose reply `receiver` gets. Raises StoreUnavailable immediately when down."""
+        if not self.up:
+            raise StoreUnavailable("no connection to Redis", sent=False)
+        self._queue(receiver, args, 0)
+
     def run(self, name: str, *args: Arg, unready: bool = False) -> asyncio.Future[Reply]:
         """Run a script on this link's pool, like `command`. When the server forgot the library, that is loaded and the script
         runs then. It is sent once for all scripts that were under way: the text has a hundred kilobytes. `unready`: also before
@@ -179,16 +200,16 @@ class RedisLink:
             raise StoreUnavailable("no connection to Redis", sent=False)
         return self._send(("FCALL", self._scripts.functions[name], 1, self._prefix, *args), again=_LOADS)
 
-    def _send(
-        self, args: tuple[Arg, ...], *, again: int = 0, future: asyncio.Future[Reply] | None = None
-    ) -> asyncio.Future[Reply]:
-        if future is None:
-            future = self._loop.create_future()
+    def _send(self, args: tuple[Arg, ...], *, again: int = 0) -> asyncio.Future[Reply]:
+        future = self._loop.create_future()
+        self._queue(future, args, again)
+        return future
+
+    def _queue(self, receiver: Receiver, args: tuple[Arg, ...], again: int) -> None:
         if not self._flushes:
             self._flush_soon()
         self._out.append(hiredis.pack_command(args))  # type: ignore[arg-type]
-        self._pending.append((future, self._loop.time(), args, again))
-        return future
+        self._pending.append((receiver, self._loop.time(), args, again))
 
     def before_writing(self, call: Callable[[], None]) -> None:
         """Call once before the commands of this tick of the event loop leave: what it sends leaves with them."""
@@ -359,7 +380,7 @@ class RedisLink:
             elif again and _MISSING in str(reply):
                 if self._loading is None or self._loading.done():
                     self._loading = self._send(("FUNCTION", "LOAD", self._scripts.text))
-                self._send(args, again=again - 1, future=future)
+                self._queue(future, args, again - 1)
             elif not future.done():
                 self.write_errors.add(reply)
                 halfway = _FORBIDDEN.search(str(reply)) is not None

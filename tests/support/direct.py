@@ -6,7 +6,7 @@ from typing import Any
 
 import hiredis
 
-from fairlane.queues.store.link import Arg
+from fairlane.queues.store.link import Arg, Receiver
 from fairlane.queues.store.scripts import Library
 
 
@@ -103,6 +103,12 @@ class DirectLink:
             return Answered(self.connection.call(*self.words(name, *args)))
         except hiredis.ReplyError as error:
             raise hiredis.ReplyError(self._scripts.explain(str(error))) from None
+
+    def command_to(self, receiver: Receiver, *args: Arg) -> None:
+        try:
+            receiver.set_result(self.connection.call(*args))
+        except hiredis.ReplyError as error:
+            receiver.set_exception(error)
 
     def command(self, *args: Arg) -> Answered:
         return Answered(self.connection.call(*args))

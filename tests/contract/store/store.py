@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 import pytest
-from hiredis import ReplyError
 from msgspec import msgpack
 from tests.support.direct import Connection, DirectLink, Subscription
 
@@ -680,10 +679,9 @@ class Store:
 
     def append_next(self, grant: Grant, seq: int, data: bytes = b"{}") -> bool:
         """Append the next chunk to a log without a script. Return whether the log took it."""
-        try:
-            return self.scheduler.append_next(_raw(grant), seq, ("chunk", data)).result() is not None
-        except ReplyError:
-            return False
+        reply = _Reply()
+        self.scheduler.append_next(reply, _raw(grant), seq, ("chunk", data))
+        return reply.result is not None
 
     def sent(self, *grants: Grant) -> RetryAt:
         """The requests of these attempts have left their workers."""
@@ -1321,6 +1319,22 @@ def _answer(found: tasks.Submitted | tasks.ExistingTask | tasks.Rejection) -> An
 
 def _ended(found: tasks.Ended) -> Ended:
     return Ended(found.outcome, found.state, found.event_id, found.kind, found.data, dict(found.retry_at))
+
+
+class _Reply:
+    """Receives a reply; `result` is None after an error."""
+
+    result: Any = None
+
+    def done(self) -> bool:
+        return False
+
+    def exception(self) -> None: ...
+
+    def set_result(self, reply: Any) -> None:
+        self.result = reply
+
+    def set_exception(self, error: Exception) -> None: ...
 
 
 def _overridden(found: Override | NotWritten) -> Overridden:

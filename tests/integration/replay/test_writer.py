@@ -16,6 +16,7 @@ from tests.support.streams import RawStream, joined_text
 from tests.support.talk import Talk
 
 from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.store.link import Receiver
 
 pytestmark = pytest.mark.anyio
 
@@ -54,14 +55,24 @@ class Flaky:
         self._run = self._link.run
         self._fate = fate
         self.calls: list[tuple[str, str]] = []
-        self._command = self._link.command
+        self._command_to = self._link.command_to
         self._link.run = partial(self._flaky, self._run)  # type: ignore[method-assign]
-        self._link.command = self._flaky_command  # type: ignore[method-assign]
+        self._link.command_to = self._flaky_append  # type: ignore[method-assign]
 
-    def _flaky_command(self, *args: Any) -> "asyncio.Future[Any]":
-        if args[2:3] == ("NOMKSTREAM",):
-            return self._flaky(lambda _, *args: self._command(*args), "append", *args)
-        return self._command(*args)
+    def _flaky_append(self, receiver: Receiver, *args: Any) -> None:
+        def call(_: str, *args: Any) -> "asyncio.Future[Any]":
+            reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._command_to(reply, *args)
+            return reply
+
+        def on_reply(reply: "asyncio.Future[Any]") -> None:
+            if error := reply.exception():
+                assert isinstance(error, Exception)
+                receiver.set_exception(error)
+            else:
+                receiver.set_result(reply.result())
+
+        self._flaky(call, "append", *args).add_done_callback(on_reply)
 
     def _flaky(self, call: Callable[..., "asyncio.Future[Any]"], name: str, *args: Any, **options: Any) -> "asyncio.Future[Any]":
         fate = self._fate(name)
