@@ -366,11 +366,11 @@ class Scheduler:
         return [Appended(*one) for one in decode_map(reply[0])["outcomes"]]
 
     def append_next(self, receiver: Receiver, grant: Grant, seq: int, event: EventFields) -> None:
-        """Add the next event of an attempt without a script, which costs Redis a fraction. Only after `append` was answered
-        with 'open' and while `log_generation` is the same: then the event follows the last one. The receiver gets the event's id; None
-        or a ResponseError if the grant is not current, or the event may be in the log already: `append` says which.
+        """Add the next event of an attempt without a script, which costs Redis a fraction.
 
-        Readers elsewhere get nothing: call `publish_event` when it is in the log.
+        Only after `append` was answered with 'open' and while `log_generation` is the same: then the event follows the last one.
+        The receiver gets the event's id; None or a ResponseError if the grant is not current, or the event may be in the log
+        already: `append` says which. Readers elsewhere get nothing: call `publish_event` when it is in the log.
         """
         kind, data = event
         self._link.command_to(
@@ -385,7 +385,9 @@ class Scheduler:
             data,
         )
 
-    def publish_event(self, replica: str, task_id: str, event_id: str, event: EventFields | None = None) -> None:
+    def publish_event(
+        self, replica: str, task_id: str, event_id: str, event: EventFields | None = None
+    ) -> None:
         """Publish a logged event to a replica with readers; a large one, or one that is not given, by its id. Its loss does
         no harm."""
         head = f"{task_id}\n{event_id}"

@@ -362,8 +362,8 @@ class Appended(NamedTuple):
     """What became of an `Append`."""
 
     outcome: str
-    """'ok'; 'open': ok, and the next events need no script (`Scheduler.append_next`); 'stale': the grant is not current; 'hole': events
-    before it are missing."""
+    """'ok'; 'open': ok, and the next events need no script (`Scheduler.append_next`); 'stale': the grant is not current;
+    'hole': events before it are missing."""
     more: str | int = ""
     """'ok', 'open': the replicas that read the task, with commas. 'hole': the number of the log's last event."""
 

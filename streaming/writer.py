@@ -477,7 +477,7 @@ class TaskWriter:
         return [one for one in readers.split(",") if one and one != self._scheduler.replica]
 
     def add_reader(self, replica: str) -> None:
-        """Another replica reads the task, too: publish its events there, and tell it of those that it may have missed meanwhile."""
+        """Another replica reads the task, too: publish its events there, beginning with the id of the last one."""
         if replica not in self._readers:
             self._readers.append(replica)
         self._scheduler.publish_event(replica, self._grant.task_id, f"{self._grant.epoch}-{self._seq - 1}")

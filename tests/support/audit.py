@@ -480,7 +480,8 @@ def check_log(task: str, record: dict[str, str], log: list[Any]) -> None:
     ids = [tuple(int(part) for part in entry[0].split(b"-")) for entry in log]
     assert [seq for _, seq in ids] == list(range(1, len(ids) + 1)), (task, ids)
     assert ids == sorted(ids), (task, ids)
-    streams = record["state"] == "executing" and "first_output_at" in record  # then the log alone knows its top
+    # while an attempt streams, the log alone knows its top
+    streams = record["state"] == "executing" and "first_output_at" in record
     assert int(record.get("top", len(ids) if streams else 0)) == len(ids), (task, record, ids)
     kinds = [entry[1][1] for entry in log]
     ends = [kind for kind in kinds if kind in TERMINAL_EVENTS]

@@ -675,7 +675,9 @@ class Store:
             for grant, seq, data, output in appends
         ]
         outcomes = self.scheduler.parse_append(self.scheduler.append(asked).result())
-        return [(one.outcome.replace("open", "ok"), one.more if one.outcome == "hole" else 0) for one in outcomes]
+        return [
+            (one.outcome.replace("open", "ok"), one.more if one.outcome == "hole" else 0) for one in outcomes
+        ]
 
     def append_next(self, grant: Grant, seq: int, data: bytes = b"{}") -> bool:
         """Append the next chunk to a log without a script. Return whether the log took it."""

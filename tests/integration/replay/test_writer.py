@@ -74,7 +74,9 @@ class Flaky:
 
         self._flaky(call, "append", *args).add_done_callback(on_reply)
 
-    def _flaky(self, call: Callable[..., "asyncio.Future[Any]"], name: str, *args: Any, **options: Any) -> "asyncio.Future[Any]":
+    def _flaky(
+        self, call: Callable[..., "asyncio.Future[Any]"], name: str, *args: Any, **options: Any
+    ) -> "asyncio.Future[Any]":
         fate = self._fate(name)
         self.calls.append((name, fate))
         if fate == "refused":
