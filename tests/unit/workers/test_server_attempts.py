@@ -14,6 +14,7 @@ from tests.support.serving import until
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import (
+    Appended,
     Ended,
     Finished,
     Grant,
@@ -378,7 +379,7 @@ async def test_a_failure_without_output_or_usage_costs_nothing(chunks: int, used
         attempt.chunk(chunk(attempt, seq, "word"))
     attempt.result(result(attempt, None, lastSeq=chunks, error="no"))
     if chunks:
-        await stage.store.answer("append", [("ok", 0)])
+        await stage.store.answer("append", [Appended("ok")])
     args, _ = await stage.store.answer("finish", finished("ok"))
     assert args[3].used == used
 
@@ -400,7 +401,7 @@ async def test_output_counts_by_its_length(texts: list[str], tokens: int, stoppe
     assert attempt.output_tokens == tokens, "a renewal says the same"
     stage.dispatcher.registry.disconnected(attempt.worker, LOSS)
     if not stopped:
-        await stage.store.answer("append", [("ok", 0)])
+        await stage.store.answer("append", [Appended("ok")])
     args, _ = await stage.store.answer("finish", finished("late" if stopped else "ok"))
     assert args[3].used == Used(0, tokens, estimated=True)
 
@@ -412,7 +413,7 @@ async def test_who_does_not_stop_is_given_up_before_the_sweep_ends_the_task(grac
     stage.store.limits = replace(Limits(), stop_grace_ms=grace_ms)
     attempt = await stage.started(stage.worker())
     attempt.chunk(chunk(attempt, 1, "some text"))
-    await stage.store.answer("append", [("ok", 0)])
+    await stage.store.answer("append", [Appended("ok")])
     began = stage.dispatcher.pool.time()
     attempt.stop("client")
     left_s = began + grace_ms / 1000 - attempt.stop_until
@@ -578,7 +579,7 @@ async def test_what_is_written_behind_the_usage_told_on_the_way_counts_too(ended
     else:
         attempt.result(result(attempt, None, lastSeq=2))
     if ended != "cancelled":
-        await stage.store.answer("append", [("ok", 0)])
+        await stage.store.answer("append", [Appended("ok")])
     args, _ = await stage.store.answer("finish", finished("late" if ended == "cancelled" else "ok"))
     assert args[3].used == Used(9, 5 + 1001 - 1, estimated=True)
 
@@ -588,7 +589,7 @@ async def test_the_type_of_embeddings_makes_no_output_free() -> None:
     attempt = await stage.started(stage.worker(), grant(task_type="openaiEmbedding"))
     attempt.chunk(chunk(attempt, 1, "x" * 4000))
     attempt.result(result(attempt, None, lastSeq=1, usage={"inputTokens": 9}))
-    await stage.store.answer("append", [("ok", 0)])
+    await stage.store.answer("append", [Appended("ok")])
     args, _ = await stage.store.answer("finish", finished("ok"))
     assert args[3].used == Used(9, 1000, estimated=False)
 
