@@ -9,10 +9,9 @@ from fairlane.gateway.accounts.in_flight import InFlightRequests
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.errors import ApiError, bad_request, invalid_link
+from fairlane.gateway.errors import ApiError, TokenForbids, bad_request, invalid_link
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.settings import Scope
-from fairlane.gateway.signed_tokens.tokens import TokenForbids
 
 log = structlog.get_logger("fairlane.gateway")
 

@@ -37,7 +37,9 @@ from fairlane.gateway.errors import (
     ApiError,
     ClientGone,
     InsufficientQuota,
+    InvalidToken,
     TaskFailed,
+    TokenForbids,
     anthropic_answer,
     database_unavailable,
     native_answer,
@@ -48,7 +50,6 @@ from fairlane.gateway.errors import (
 from fairlane.gateway.features import route_modules
 from fairlane.gateway.limits.limits import LIMIT_HEADERS
 from fairlane.gateway.runtime import Gateway
-from fairlane.gateway.signed_tokens.tokens import InvalidToken, TokenForbids
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.usage import routes as usage
 from fairlane.queues.errors import StoreError

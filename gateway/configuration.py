@@ -12,9 +12,10 @@ import structlog
 from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys
 from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.endpoints.endpoints import Endpoints
+from fairlane.gateway.endpoints.settings import EndpointSettings
 from fairlane.gateway.overrides.overlay import Overlay, overlay
 from fairlane.gateway.routing.plans import Plan, Plans
-from fairlane.gateway.settings import EndpointSettings, Settings, external_name, unpriced
+from fairlane.gateway.settings import Settings, external_name, unpriced
 from fairlane.gateway.settings.parts import NEEDS_RESTART
 from fairlane.queues.inspect.inspector import ReloadError
 from fairlane.queues.overrides import Override

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlane.gateway.credits.amounts import credits_of, plain_credits
+from fairlane.gateway.prices.amounts import credits_of, plain_credits
 from fairlane.queues.failures import CANCELLED, category_of, failure_row, openai_kind
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.limits import RateLimitStatus
@@ -169,6 +169,20 @@ class Unauthorized(ApiError):
     def __init__(self, reason: str = "") -> None:
         super().__init__(401, "UNAUTHORIZED", KEY_NEEDED)
         self.facts = {"reason": reason} if reason else {}
+
+
+class InvalidToken(ApiError):
+    """A token that a key has signed, and that is not valid; the message says why."""
+
+    def __init__(self, message: str, code: str = "UNAUTHORIZED") -> None:
+        super().__init__(401, code, message)
+
+
+class TokenForbids(ApiError):
+    """The token does not allow the request."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(403, "FORBIDDEN", message, param=param)
 
 
 def invalid_link() -> ApiError:

@@ -81,7 +81,7 @@ FEATURES = (
     ),
     Feature("adaptive", lua=["adaptive"], settings=["models.*.concurrency.auto"]),
     Feature("archive", lua=["archive"], settings=["archive"], attaches=True),
-    Feature("chains", lua=["chains"], settings=["chains"], requires=["limits", "credits"]),
+    Feature("chains", lua=["chains"], settings=["chains"], requires=["limits", "credits"], attaches=True),
     Feature(
         "endpoints",
         paths=["/api/submitTask", "/api/queryTask", "/api/cancelTask", "/api/admin/endpoints"],

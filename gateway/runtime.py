@@ -31,7 +31,6 @@ from fairlane.gateway.calls.positions import PositionMonitor
 from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.calls.task_builder import MIN_LINGER_MS
 from fairlane.gateway.calls.tracing import tracer_for
-from fairlane.gateway.chains.runner import ChainRunner
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.sockets import connection_limit, open_files
@@ -190,7 +189,6 @@ class Gateway:
             self._load_balance,
             checker,
         )
-        self.dispatcher.use_chains(ChainRunner(current, self._load_balance))
         self.audit = audit = AuditRecord(self.scheduler, records.slots, records.outbox.catch_up)
         self.cancel = cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)

@@ -12,19 +12,13 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from fairlane.gateway.adaptive.settings import AutoConcurrency
 from fairlane.gateway.admin.bodies import invalid_fields, problems_in
 from fairlane.gateway.calls.task_builder import check_model_name
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.features import unmet
 from fairlane.gateway.overrides.overlay import MODEL_SETTINGS
-from fairlane.gateway.settings import (
-    AutoConcurrency,
-    ModelSettings,
-    QueueSettings,
-    Settings,
-    external_name,
-    suggestion,
-)
+from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, external_name, suggestion
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.rules import Kind, Value, settings_of
 

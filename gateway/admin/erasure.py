@@ -8,10 +8,9 @@ from typing import Any
 
 from fairlane.gateway.attached import EndUser
 from fairlane.gateway.audit.log import AuditRecord
-from fairlane.gateway.credits.ledger import rows_of_user
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import bad_request
-from fairlane.gateway.records.erasure import ERASED, PARTS, ErasedUsers
+from fairlane.gateway.records.erasure import ERASED, PARTS, ErasedUsers, rows_of_user
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
 

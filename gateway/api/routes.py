@@ -11,7 +11,7 @@ from fairlane.gateway.api.schemas import Ms, Schema, says
 from fairlane.gateway.calls.prompts import template_fields, usable_chains
 from fairlane.gateway.chains.requests import declared_chain
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.credits.amounts import plain_credits
+from fairlane.gateway.prices.amounts import plain_credits
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.settings.parts import Mode

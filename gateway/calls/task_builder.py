@@ -25,11 +25,10 @@ from fairlane.gateway.calls.token_limits import (
     output_size,
     reject_provider_files,
 )
-from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.errors import ApiError, TokenForbids, bad_request
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import MODES, Settings
-from fairlane.gateway.signed_tokens.tokens import TokenForbids
 from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.queues.tasks import TaskSpec, only_set
 from fairlane.streaming.jsontext import kind_of

@@ -10,7 +10,7 @@ from fairlane.gateway.chains.plan import Plan as ChainPlan
 from fairlane.gateway.chains.plan import Prompt, Runs, StagePlan
 from fairlane.gateway.chains.settings import RESERVED, ChainSettings, StageSettings, StageTexts, templates_of
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.credits.prices import unpack
+from fairlane.gateway.prices.prices import unpack
 from fairlane.gateway.prompts.errors import VariablesError
 from fairlane.gateway.prompts.templates import Template
 from fairlane.gateway.routing.plans import Plan

@@ -1,1 +1,1 @@
-"""Prices of tasks, and quotas that pay for them."""
+"""Quotas that pay for tasks: balances, grants and the ledger."""

@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
-from fairlane.gateway.credits.amounts import credits_of
 from fairlane.gateway.credits.ledger import (
-    GRANTED,
     add_rows,
     grant_of,
     page_of,
@@ -24,8 +22,9 @@ from fairlane.gateway.credits.ledger import (
 )
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import LedgerRow
+from fairlane.gateway.database.tables import GRANTED, LedgerRow
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.prices.amounts import credits_of
 from fairlane.queues.clock import now_ms
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError

@@ -13,11 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.inserting import insert_rows
-from fairlane.gateway.database.tables import LedgerRow, balances, ledger
+from fairlane.gateway.database.tables import GRANTED, LedgerRow, balances, ledger
 from fairlane.gateway.records.entries import Charge
 from fairlane.queues.credits import Funds
 
-GRANTED = "granted"
 _FUNDS = {"d": "day", "m": "month"}
 _LETTERS = {fund: letter for letter, fund in _FUNDS.items()}
 
@@ -162,12 +161,6 @@ def subjects_of(of_key: str, text: str, after: str, dialect: str) -> Select[Any]
     if text:
         query = query.where(func.lower(balances.c.subject).contains(text, autoescape=True))
     return query
-
-
-async def rows_of_user(connection: AsyncConnection, user: str) -> int:
-    """Return the number of rows that name a user."""
-    number = select(func.count()).select_from(ledger).where(ledger.c.subject == f"u:{user}")
-    return int(await connection.scalar(number) or 0)
 
 
 def place(row: LedgerRow) -> str:

@@ -17,10 +17,10 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.credits.amounts import credits_of
 from fairlane.gateway.credits.ledger import read_funds
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.prices.amounts import credits_of
 from fairlane.gateway.records.entries import read_charge
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError

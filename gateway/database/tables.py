@@ -206,6 +206,10 @@ usage_routes = _sums(
 )
 
 
+GRANTED = "granted"
+"""The fund of grants; others are budgets of a `day` or a `month`."""
+
+
 class LedgerRow(NamedTuple):
     """A row of the table `ledger`. Micro-credits."""
 

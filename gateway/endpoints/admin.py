@@ -21,10 +21,11 @@ from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.endpoints.monitor import EndpointMonitor
+from fairlane.gateway.endpoints.settings import MAX_ENDPOINTS, EndpointSettings
 from fairlane.gateway.endpoints.store import EndpointStore, StoredEndpoint
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.features import unmet
-from fairlane.gateway.settings import MAX_ENDPOINTS, EndpointSettings, unusable_endpoint
+from fairlane.gateway.settings import unusable_endpoint
 from fairlane.gateway.settings.flatten import SET
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.queues.clock import now_ms

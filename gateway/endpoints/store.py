@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import endpoints, facts
 from fairlane.gateway.database.versions import read_version, version_in
-from fairlane.gateway.settings import EndpointSettings
+from fairlane.gateway.endpoints.settings import EndpointSettings
 from fairlane.queues.clock import now_ms
 
 VERSION = "endpoints_version"

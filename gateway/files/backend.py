@@ -1,8 +1,9 @@
 """The storage that the settings name."""
 
 from fairlane.gateway.files.disk import Disk
+from fairlane.gateway.files.settings import Directory, parse_storage
 from fairlane.gateway.files.storage import Storage, StorageError
-from fairlane.gateway.settings import Directory, Problem, Settings, SettingsError, parse_storage
+from fairlane.gateway.settings import Problem, Settings, SettingsError
 
 
 def storage_of(settings: Settings) -> Storage:

@@ -22,8 +22,8 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files import rows
 from fairlane.gateway.files.names import is_file_id, plain_name
 from fairlane.gateway.files.rows import FileRow, new_file_id
+from fairlane.gateway.files.settings import FilesSettings
 from fairlane.gateway.files.storage import MARK, NotStored, Storage, StorageError, StorageFull, Writer
-from fairlane.gateway.settings import FilesSettings
 from fairlane.queues.clock import now_ms
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.loops import Periodic

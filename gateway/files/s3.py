@@ -9,8 +9,8 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
+from fairlane.gateway.files.settings import Bucket
 from fairlane.gateway.files.storage import PIECE, NotStored, Storage, StorageError, Writer
-from fairlane.gateway.settings import Bucket
 
 if TYPE_CHECKING:
     from obstore import AsyncWritableFile

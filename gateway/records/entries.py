@@ -7,8 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.credits.prices import unpack
 from fairlane.gateway.database.tables import UsageRow
+from fairlane.gateway.prices.prices import unpack
 from fairlane.gateway.webhooks.enqueue import End
 from fairlane.queues.chains import part_id
 

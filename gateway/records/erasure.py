@@ -216,6 +216,12 @@ async def _webhooks(connection: AsyncConnection, user: str, until: int) -> int:
     return await _hooks(connection, user, until) + await _deliveries(connection, user, until)
 
 
+async def rows_of_user(connection: AsyncConnection, user: str) -> int:
+    """Return the number of rows of the ledger that name a user."""
+    number = select(func.count()).select_from(t.ledger).where(t.ledger.c.subject == f"u:{user}")
+    return int(await connection.scalar(number) or 0)
+
+
 _NAMELESS = {"user_name": ERASED, "request": "", "trace": ""}
 _DELETED = {"user_name": ERASED, "key_id": "", "name": "", "state": "deleted", "due": 0}
 """The sweep of files removes their bytes within a minute or two, and then the rows."""

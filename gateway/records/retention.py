@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Delete, Table, bindparam, delete, select, true, tuple_
 
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.credits.ledger import GRANTED
 from fairlane.gateway.database import tables as t
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -72,7 +71,7 @@ KEPT = (
     Kept(t.usage_routes, t.usage_routes.c.began, _sums_ms),
     Kept(t.archive, t.archive.c.ended, lambda settings: settings.archive_ttl_ms, page=LARGE),
     Kept(t.ledger, t.ledger.c.at, _audit_ms, t.ledger.c.kind == "task"),
-    Kept(t.balances, t.balances.c.ends, _audit_ms, t.balances.c.fund != GRANTED),
+    Kept(t.balances, t.balances.c.ends, _audit_ms, t.balances.c.fund != t.GRANTED),
     Kept(t.audit, t.audit.c.at, _audit_ms),
     Kept(t.rejections, t.rejections.c.minute, _days(REJECTIONS_DAYS)),
     Kept(t.webhook_deliveries, t.webhook_deliveries.c.began, _days(DELIVERIES_DAYS)),

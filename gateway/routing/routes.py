@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from fairlane.gateway.credits.prices import Price
+from fairlane.gateway.prices.prices import Price
 from fairlane.gateway.settings import RouteRule, RouteSettings, Settings
 
 FALLBACK_AFTER_MS = 10_000

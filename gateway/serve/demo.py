@@ -6,9 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from fairlane.gateway.chains.settings import ChainSettings
 from fairlane.gateway.serve.start import run
 from fairlane.gateway.serve.workers import OwnWorker
-from fairlane.gateway.settings import ChainSettings, ModelSettings, Settings
+from fairlane.gateway.settings import ModelSettings, Settings
 
 FAST, SMALL = "demo-fast", "demo-small"
 MODELS = {

@@ -1,13 +1,5 @@
 """The gateway's settings: one frozen model, loaded once at start and again on SIGHUP."""
 
-from fairlane.gateway.adaptive.settings import AutoConcurrency as AutoConcurrency
-from fairlane.gateway.chains.settings import ChainSettings as ChainSettings
-from fairlane.gateway.endpoints.settings import MAX_ENDPOINTS as MAX_ENDPOINTS
-from fairlane.gateway.endpoints.settings import EndpointSettings as EndpointSettings
-from fairlane.gateway.files.settings import Bucket as Bucket
-from fairlane.gateway.files.settings import Directory as Directory
-from fairlane.gateway.files.settings import FilesSettings as FilesSettings
-from fairlane.gateway.files.settings import parse_storage as parse_storage
 from fairlane.gateway.settings.docs import settings_table as settings_table
 from fairlane.gateway.settings.loading import SettingsError as SettingsError
 from fairlane.gateway.settings.loading import load_settings as load_settings
@@ -28,7 +20,6 @@ from fairlane.gateway.settings.parts import PriceSettings as PriceSettings
 from fairlane.gateway.settings.parts import QueueSettings as QueueSettings
 from fairlane.gateway.settings.parts import Scope as Scope
 from fairlane.gateway.settings.parts import UpstreamSettings as UpstreamSettings
-from fairlane.gateway.settings.parts import WebhookSettings as WebhookSettings
 from fairlane.gateway.settings.parts import WorkerKey as WorkerKey
 from fairlane.gateway.settings.parts import part_of as part_of
 from fairlane.gateway.settings.routing import RouteRule as RouteRule

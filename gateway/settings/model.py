@@ -17,11 +17,11 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.adaptive.settings import largest
 from fairlane.gateway.chains.settings import ChainSettings, stage_errors
-from fairlane.gateway.credits.prices import ANY_MODEL
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.endpoints.settings import MAX_ENDPOINTS, EndpointSettings
 from fairlane.gateway.features import known_feature, needed_by_settings
 from fairlane.gateway.files.settings import FilesSettings
+from fairlane.gateway.prices.prices import ANY_MODEL
 from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.parts import (
     MAX_SLOTS_OF_A_WORKER,
@@ -47,7 +47,6 @@ from fairlane.gateway.settings.parts import (
     Restart,
     TuningSettings,
     UpstreamSettings,
-    WebhookSettings,
     WorkerKey,
     checked,
     matching,
@@ -66,6 +65,7 @@ from fairlane.gateway.settings.units import (
     Amount,
     text_of,
 )
+from fairlane.gateway.webhooks.settings import WebhookSettings
 from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.workers.hosts import is_loopback
 

@@ -21,9 +21,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fairlane.gateway.adaptive.settings import Concurrency
-from fairlane.gateway.credits.amounts import plain_credits, read_credits
-from fairlane.gateway.credits.prices import Period, Price, price
 from fairlane.gateway.credits.quota import Per
+from fairlane.gateway.prices.amounts import plain_credits, read_credits
+from fairlane.gateway.prices.prices import Period, Price, price
 from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, MODEL_CONFIG, SECOND_MS, Amount
 from fairlane.queues.windows import read_windows
 from fairlane.workers.adapters.endpoints.addresses import read_networks
@@ -577,16 +577,6 @@ class ResponseSettings(SettingsPart):
     request has `store: false`: as at OpenAI. A change applies to later responses. Too short: older conversations cannot be
     continued. 0: none is stored, and requests that need it (`store: true`, `background`, `previous_response_id`) are rejected
     with 400.
-    """
-
-
-class WebhookSettings(SettingsPart):
-    """Requests that report the ends of tasks to clients."""
-
-    allow_private: Networks = Field(default=[])
-    """Private networks (`10.1.0.0/16`) that receivers may be in. Every client can then have requests sent there, and URLs may
-    begin with `http://`: readable on their way, but still signed. None: a private, local or metadata address is rejected at each
-    request.
     """
 
 

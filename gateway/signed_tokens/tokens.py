@@ -13,7 +13,7 @@ import jwt
 import msgspec
 from msgspec import Meta
 
-from fairlane.gateway.errors import ApiError, Unauthorized
+from fairlane.gateway.errors import InvalidToken, Unauthorized
 from fairlane.gateway.settings.parts import Mode
 from fairlane.queues.keys import is_reserved
 
@@ -32,20 +32,6 @@ _JWS = jwt.PyJWS(algorithms=["HS256"])
 def signing_key(secret: str) -> str:
     """Return the key that a secret signs tokens with, in hex. It reveals neither the secret nor its hash, nor the hash it."""
     return hmac.digest(secret.encode("utf-8", "surrogatepass"), _PURPOSE, hashlib.sha256).hex()
-
-
-class InvalidToken(ApiError):
-    """A token that a key has signed, and that is not valid; the message says why."""
-
-    def __init__(self, message: str, code: str = "UNAUTHORIZED") -> None:
-        super().__init__(401, code, message)
-
-
-class TokenForbids(ApiError):
-    """The token does not allow the request."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(403, "FORBIDDEN", message, param=param)
 
 
 Seconds = Annotated[int, Meta(ge=0, le=2**53)]

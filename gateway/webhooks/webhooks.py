@@ -13,12 +13,12 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import WebhookRow, webhook_deliveries, webhooks
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.webhooks import store
 from fairlane.gateway.webhooks.delivery_queue import Health
 from fairlane.gateway.webhooks.enqueue import row_of
 from fairlane.gateway.webhooks.events import ANY, EVENTS, EVERY_USER, TEST
 from fairlane.gateway.webhooks.events import event_id as id_of_event
+from fairlane.gateway.webhooks.settings import WebhookSettings
 from fairlane.gateway.webhooks.signing import new_secret
 from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_networks, why_refused
 from fairlane.workers.adapters.targets import BadTarget, read_target

@@ -29,12 +29,12 @@ from tests.support.servers import Server
 
 from fairlane.gateway.credits import reconciliation as reconciliation_module
 from fairlane.gateway.credits.balances import Balances
-from fairlane.gateway.credits.ledger import GRANTED, rows_of
-from fairlane.gateway.credits.prices import unpack
+from fairlane.gateway.credits.ledger import rows_of
 from fairlane.gateway.credits.reconciliation import BalanceReconciler
 from fairlane.gateway.database.address import FILE, parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import LedgerRow, ledger
+from fairlane.gateway.database.tables import GRANTED, LedgerRow, ledger
+from fairlane.gateway.prices.prices import unpack
 from fairlane.gateway.records import outbox as outbox_module
 from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.entries import read_charge

@@ -11,11 +11,11 @@ from tests.contract.store.store import sample_ends
 from tests.support.records import KEYS, tier_of
 
 from fairlane.gateway.credits.balances import Balances
-from fairlane.gateway.credits.ledger import GRANTED, rows_of
+from fairlane.gateway.credits.ledger import rows_of
 from fairlane.gateway.credits.reconciliation import BalanceReconciler
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.database.tables import LedgerRow, balances, ledger
+from fairlane.gateway.database.tables import GRANTED, LedgerRow, balances, ledger
 from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.entries import read_charge
 from fairlane.gateway.records.erasure import ErasedUsers

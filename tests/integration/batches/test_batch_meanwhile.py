@@ -12,7 +12,7 @@ from fairlane.gateway.batches import backlog
 from fairlane.gateway.database.tables import files
 from fairlane.gateway.files.disk import Disk
 from fairlane.gateway.files.files import Files
-from fairlane.gateway.settings import FilesSettings
+from fairlane.gateway.files.settings import FilesSettings
 
 from .crew import file_of, line, stage, waits
 

@@ -19,8 +19,9 @@ from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.files import files as files_module
 from fairlane.gateway.files import routes as api_files
 from fairlane.gateway.files.files import Files
+from fairlane.gateway.files.settings import FilesSettings
 from fairlane.gateway.files.storage import PIECE
-from fairlane.gateway.settings import CallerKey, FilesSettings
+from fairlane.gateway.settings import CallerKey
 
 from .uploads import FILE, PURPOSE, form, part, send, upload
 

@@ -17,7 +17,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import files as table
 from fairlane.gateway.files.disk import Disk
 from fairlane.gateway.files.files import ARRIVING_MS, Files
-from fairlane.gateway.settings import FilesSettings
+from fairlane.gateway.files.settings import FilesSettings
 
 from .uploads import END, PURPOSE, TYPE, part
 

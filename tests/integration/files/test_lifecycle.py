@@ -19,8 +19,8 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files import rows
 from fairlane.gateway.files.disk import Disk, DiskWriter
 from fairlane.gateway.files.files import ARRIVING_MS, RETRY_REMOVE_MS, Files
+from fairlane.gateway.files.settings import FilesSettings
 from fairlane.gateway.files.storage import MARK, StorageError, StorageFull
-from fairlane.gateway.settings import FilesSettings
 
 pytestmark = pytest.mark.anyio
 ANN, BOB = Owner("key", "key/ann"), Owner("key", "key/bob")

@@ -15,8 +15,8 @@ from tests.support.talk import Talk
 
 from fairlane.gateway.files.disk import Disk
 from fairlane.gateway.files.s3 import PART, S3
+from fairlane.gateway.files.settings import Bucket, FilesSettings, parse_storage
 from fairlane.gateway.files.storage import MARK, PIECE, NotStored, Storage, StorageError, StorageFull
-from fairlane.gateway.settings import Bucket, FilesSettings, parse_storage
 
 from .test_bad_uploads import nothing_left
 from .uploads import FILE, MIB, PURPOSE, form, send, upload

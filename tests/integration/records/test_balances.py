@@ -12,9 +12,9 @@ from tests.support.records import KEYS, entry, expire, put
 from tests.support.servers import Server
 
 from fairlane.gateway.credits import reconciliation as reconciliation_module
-from fairlane.gateway.credits.ledger import GRANTED, add_rows
+from fairlane.gateway.credits.ledger import add_rows
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.database.tables import LedgerRow, balances, ledger
+from fairlane.gateway.database.tables import GRANTED, LedgerRow, balances, ledger
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.records import outbox as outbox_module
 from fairlane.queues.metrics import BALANCES_CORRECTED, CREDITS_CORRECTED

@@ -15,12 +15,12 @@ from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import metadata, webhook_deliveries, webhooks
 from fairlane.gateway.records.erasure import PARTS
-from fairlane.gateway.settings import WebhookSettings
 from fairlane.gateway.usage.slots import ReportSlots
 from fairlane.gateway.usage.usage import DAY_MS
 from fairlane.gateway.webhooks.delivery import Attempt
 from fairlane.gateway.webhooks.delivery_queue import _CANDIDATES, DeliveryQueue, Health, Policy, Webhook
 from fairlane.gateway.webhooks.enqueue import End, enqueue
+from fairlane.gateway.webhooks.settings import WebhookSettings
 from fairlane.gateway.webhooks.webhooks import Webhooks
 
 pytestmark = pytest.mark.anyio

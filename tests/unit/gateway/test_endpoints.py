@@ -25,7 +25,8 @@ from fairlane.gateway.endpoints.headers import (
     passing_name,
 )
 from fairlane.gateway.endpoints.payloads import payload_of, worker_payload
-from fairlane.gateway.settings import EndpointSettings, Settings
+from fairlane.gateway.endpoints.settings import EndpointSettings
+from fairlane.gateway.settings import Settings
 from fairlane.gateway.settings.flatten import flatten
 from fairlane.gateway.settings.model import notes
 from fairlane.workers.adapters.endpoints.headers import outgoing

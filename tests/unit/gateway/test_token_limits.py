@@ -8,10 +8,11 @@ import pytest
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.bodies import parse_object
 from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
+from fairlane.gateway.errors import TokenForbids
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import Settings
-from fairlane.gateway.signed_tokens.tokens import Claims, TokenForbids
+from fairlane.gateway.signed_tokens.tokens import Claims
 from fairlane.queues.tasks import TaskSpec
 
 SETTINGS = Settings()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.credits.prices import Period, PriceTable, price, unpack
+from fairlane.gateway.prices.prices import Period, PriceTable, price, unpack
 
 ONE = price(1_000_000, 1_000_000, 1_000_000, 1_000_000, 0)
 TWO = price(2_000_000, 2_000_000, 2_000_000, 2_000_000, 0)

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fairlane.gateway.credits.amounts import MICRO, credits_of
+from fairlane.gateway.prices.amounts import MICRO, credits_of
 
 ANY_MODEL = "*"
 """The price of this name applies to models without a price of their own."""

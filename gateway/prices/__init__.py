@@ -1,0 +1,1 @@
+"""Prices of tasks, in whole micro-credits. Pure."""
