@@ -12,6 +12,7 @@ import msgspec
 
 from fairlane.queues.limits import SETTINGS, read_rate_limit_status
 from fairlane.queues.tasks import (
+    NO_PLACE,
     Entry,
     ExistingTask,
     Grant,
@@ -159,9 +160,12 @@ def _lane(packed: bytes) -> Lane:
     return Lane(tag, v, lifts, *counts, number, ms, last, skipped == 1)
 
 
-def read_grants(blobs: Sequence[bytes]) -> list[Grant]:
+def read_grants(reply: Sequence[bytes]) -> list[Grant]:
     """Return the grants behind a reply's map: of each three byte strings."""
-    return [read_grant(*blobs[at : at + 3]) for at in range(0, len(blobs), 3)]
+    grants = []
+    for at in range(1, len(reply), 3):
+        grants.append(read_grant(*reply[at : at + 3]))
+    return grants
 
 
 def read_rejection(said: Mapping[str, Any]) -> Rejection:
@@ -188,7 +192,7 @@ def read_rejection(said: Mapping[str, Any]) -> Rejection:
 def read_existing(said: Mapping[str, Any]) -> ExistingTask:
     """Return the task that an idempotency key names."""
     state = State(said["state"]) if "state" in said else None
-    place, at = Place(*said.get("place") or (0, 0, 0, 0)), said.get("enqueued_at", 0)
+    place, at = Place(*said["place"]) if "place" in said else NO_PLACE, said.get("enqueued_at", 0)
     line, model, asked, template = (said.get(name, "") for name in ("model", "asked", "route", "template"))
     left = read_rate_limit_status(said["rate_limits"]) if "rate_limits" in said else None
     return ExistingTask(said["existing"], state, place, at, line, model, asked, template, left)
@@ -210,7 +214,7 @@ def read_record(reply: Sequence[bytes]) -> Record | None:
     if not said["known"]:
         return None
     fields = decode_map(reply[2]) | decode_map(reply[1]) | {"top": said["top"]}
-    return Record(Place(*said.get("place") or (0, 0, 0, 0)), said["now"], texts(fields))
+    return Record(Place(*said["place"]) if "place" in said else NO_PLACE, said["now"], texts(fields))
 
 
 def texts(fields: Mapping[str, Any]) -> dict[str, str]:

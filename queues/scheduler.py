@@ -64,6 +64,7 @@ from fairlane.queues.rules import (
 )
 from fairlane.queues.store.link import Receiver, RedisLink
 from fairlane.queues.tasks import (
+    NO_PLACE,
     TERMINAL,
     Admitted,
     Append,
@@ -212,15 +213,11 @@ class Scheduler:
         held what that stage and the later ones may cost. The parts of a stage that has several are queued in its place.
         """
         limits = self.limits
-        ask = self._ask(worker, upstream, want, nonce) | {
-            "id": task.id,
-            "by_name": named,
-            "follow": follow,
-            "max_length": limits.max_queue_length,
-            "max_bytes": limits.max_queued_bytes,
-        }
+        ask = self._ask(worker, upstream, want, nonce)
+        ask["id"], ask["by_name"], ask["follow"] = task.id, named, follow
+        ask["max_length"], ask["max_bytes"] = limits.max_queue_length, limits.max_queued_bytes
         if chain is None:
-            return self._run("submit", ask, task.packed(), task.payload)
+            return self._link.run("submit", _pack(ask), task.packed(), task.payload)
         spec = task.fields() | parts_of(chain.parts)
         spec["stage"] = stage_of(chain.stage)
         spec["chain_start"] = {"of": chain.of, "grace_ms": limits.stop_grace_ms}
@@ -241,7 +238,9 @@ class Scheduler:
             "nonce": nonce,
             "grant_ms": self.limits.grant_ms,
         }
-        return ask | {"upstream": upstream} if upstream else ask
+        if upstream:
+            ask["upstream"] = upstream
+        return ask
 
     @staticmethod
     def parse_submit(reply: Any) -> Submitted | ExistingTask | Rejection:
@@ -252,13 +251,12 @@ class Scheduler:
         if "existing" in said:
             return read_existing(said)
         left = read_rate_limit_status(said["rate_limits"]) if "rate_limits" in said else None
-        later, shut = _retry_at(said["later"])
-        grants, place = read_grants(reply[1:]), Place(*said.get("place") or (0, 0, 0, 0))
+        later, shut = _retry_at(said["later"]) if said["later"] else ((), ())
         return Submitted(
             State(said["state"]),
-            place,
+            Place(*said["place"]) if "place" in said else NO_PLACE,
             said["enqueued_at"],
-            grants,
+            read_grants(reply),
             later,
             said["model"],
             said["asked"],
@@ -350,7 +348,7 @@ class Scheduler:
     @staticmethod
     def parse_take(reply: Any) -> Taken:
         """Read the reply of `take`."""
-        return Taken(read_grants(reply[1:]), *_retry_at(decode_map(reply[0])["later"]))
+        return Taken(read_grants(reply), *_retry_at(decode_map(reply[0])["later"]))
 
     def append(self, appends: Iterable[Append]) -> asyncio.Future[Any]:
         """Add events to logs, each task's for itself; read the reply with `parse_append`."""
@@ -430,27 +428,23 @@ class Scheduler:
         has an epoch of its own. Call again with the same `end` until it is answered: the slot is held until then.
         """
         kind, data = end.terminal
-        ask = self._ask(end.worker, end.upstream, end.want, end.nonce) | {
-            "id": grant.task_id,
-            "epoch": grant.epoch,
-            "token": grant.token,
-            "state": end.state,
-            "seq": seq,
-            "kinds": [kind for kind, _ in events],
-            "kind": kind,
-            "used": used_of(end.used),
-            "models": end.models,
-        }
-        ask |= {"code": end.code} if end.code else {}
-        ask |= {"keep_ms": end.keep_ms} if end.keep_ms else {}
-        return self._run("finish", ask, *(data for _, data in events), data)
+        ask = self._ask(end.worker, end.upstream, end.want, end.nonce)
+        ask["id"], ask["epoch"], ask["token"], ask["seq"] = grant.task_id, grant.epoch, grant.token, seq
+        ask["state"], ask["kind"], ask["used"], ask["models"] = end.state, kind, used_of(end.used), end.models
+        ask["kinds"] = [kind for kind, _ in events]
+        if end.code:
+            ask["code"] = end.code
+        if end.keep_ms:
+            ask["keep_ms"] = end.keep_ms
+        return self._link.run("finish", _pack(ask), *(data for _, data in events), data)
 
     def parse_finish(self, reply: Any) -> Finished:
         """Read the reply of `finish`. Count the tasks that ended with it: a part's chain and its other parts."""
         said = decode_map(reply[0])
-        self._count_related_ends(said.get("ended", ()))
-        grants = read_grants(reply[1:])
-        later = _retry_at(said.get("later", ()))
+        if "ended" in said:
+            self._count_related_ends(said["ended"])
+        grants = read_grants(reply)
+        later = _retry_at(said["later"]) if said.get("later") else ((), ())
         return Finished(said["outcome"], said.get("event_id", ""), grants, said.get("top", 0), *later)
 
     def advance(
@@ -502,7 +496,7 @@ class Scheduler:
         """Read the reply of `advance`. Count the chain's end, if it ended with the last of its parts."""
         said = decode_map(reply[0])
         self._count_related_ends(said.get("ended", ()))
-        grants, later = read_grants(reply[1:]), _retry_at(said.get("later", ()))
+        grants, later = read_grants(reply), _retry_at(said.get("later", ()))
         unknown = (said["subject"], said["window"]) if "window" in said else ("", "")
         return Advanced(
             said["outcome"],

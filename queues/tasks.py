@@ -241,6 +241,9 @@ class Place(NamedTuple):
         return self.wait_ms < 0
 
 
+NO_PLACE = Place(0, 0, 0, 0)
+
+
 class WaitEstimate(NamedTuple):
     """What a task that came now into a lane would have to expect, ms."""
 

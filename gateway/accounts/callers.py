@@ -467,14 +467,13 @@ class Callers:
         return tier
 
 
-def check_model(caller: Caller, model: str) -> None:
-    """Raise ApiError if a caller's key or token does not allow a model. For a key, the model looks as if it did not exist."""
+def forbidden(caller: Caller, model: str) -> ApiError:
+    """Return the error for a model that a caller may not use. For a key, the model looks as if it did not exist."""
     claims = caller.claims
     if claims is not None and not claims.allows(model):
         covered = ", ".join(claims.models)[:200] if claims.models else "the models of its key"
-        raise TokenForbids(f"The token is for {covered}, not for {model}", "model")
-    if not caller.may_use(model):
-        raise model_not_found(model)
+        return TokenForbids(f"The token is for {covered}, not for {model}", "model")
+    return model_not_found(model)
 
 
 def caller_of(key: CallerKey, sha256: str) -> Caller:

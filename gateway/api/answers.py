@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from fairlane.gateway.calls.http import JSON, DisconnectWatcher, Request
+from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task
 from fairlane.gateway.calls.streams import OVERDUE_S
+from fairlane.gateway.calls.tracing import follow
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.errors import ApiError, Headers, gateway_failed, task_failed
 from fairlane.gateway.responses.pending import PendingResponse
@@ -19,6 +21,15 @@ from fairlane.streaming.views.task import TaskInfo
 
 LOOK_S = 5.0
 """How often a call that waits looks at its deadline."""
+
+
+def attach(task: TaskSpec, request: Request, key: IdempotencyKey | None) -> None:
+    """Give a task the id, the trace and the idempotency key of its request."""
+    task.request_id = request.id.decode()
+    if key is not None:
+        name_task(task, key)
+    if request.span is not None or b"traceparent" in request.headers:
+        follow(request, task)
 
 
 class WholeAnswer:

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.access import Access
-from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.api.answers import WholeAnswer
+from fairlane.gateway.accounts.callers import Caller, forbidden
+from fairlane.gateway.api.answers import WholeAnswer, attach
 from fairlane.gateway.api.raw_routes import IDEMPOTENCY_KEY, Json, RawRoute, header, query
 from fairlane.gateway.api.schemas import (
     REF,
@@ -27,19 +27,24 @@ from fairlane.gateway.api.schemas import (
 from fairlane.gateway.audit.log import actor_of
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
-from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task, read_idempotency, same_task_key
+from fairlane.gateway.calls.idempotency import (
+    FIELD,
+    KEY_HEADER,
+    IdempotencyKey,
+    read_idempotency,
+    same_task_key,
+)
 from fairlane.gateway.calls.prompts import FilledTemplate, fill_in
 from fairlane.gateway.calls.streams import OVERDUE_S, serve
 from fairlane.gateway.calls.task_builder import (
     OWN_FIELDS,
+    OWN_MEMBERS,
     build_task,
-    payload_of,
     read_flag,
     read_model,
     read_options,
     read_type,
 )
-from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
 from fairlane.gateway.endpoints.requests import MEMBERS, endpoint_task, read_endpoint_request
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request
@@ -71,7 +76,14 @@ from fairlane.streaming.views.task import TaskInfo
 
 async def openai(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/openai: any JSON object is the payload of an `openaiLike` task."""
-    await _answer(tasks, request, *await _read_payload(tasks, caller, request))
+    body, fields = await tasks.bodies.read(request, tasks.current.settings.max_body_bytes)
+    idempotency = None
+    if KEY_HEADER in request.headers or FIELD in fields:
+        idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
+    payload = body if OWN_MEMBERS.isdisjoint(fields) else encode_members(fields, OWN_FIELDS)
+    task, mode = _make(tasks, caller, request, "openaiLike", fields, fields, payload, idempotency, OWN_FIELDS)
+    del body, fields, payload  # the answer may take long
+    await _answer(tasks, request, task, mode)
 
 
 async def submit_task(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -100,13 +112,6 @@ def _answer(
     if mode is AnswerMode.STREAM:
         return _stream(tasks, request, task, chain)
     return WholeAnswer(tasks, request, task, chain=chain).write()
-
-
-async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
-    body, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
-    idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
-    payload = payload_of(body, fields)
-    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, idempotency, OWN_FIELDS)
 
 
 async def _read_task(
@@ -145,7 +150,8 @@ async def _read_task(
     if not isinstance(named, str):
         named = None
     else:  # a version 1 worker gets this one
-        check_model(caller, named)
+        if not caller.may_use(named):
+            raise forbidden(caller, named)
     return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), idempotency, named=named)
 
 
@@ -178,8 +184,7 @@ async def _read_request(
         subject=subject,
         part=tasks.part,
     )
-    name_task(task, idempotency)
-    trace(request, task)
+    attach(task, request, idempotency)
     if asynchronous or (permit and not stream):
         return task, AnswerMode.LATER
     return task, AnswerMode.STREAM if stream else AnswerMode.WAIT
@@ -207,8 +212,7 @@ async def _read_chain(
         if tasks.settings.archive == "requests" and asynchronous
         else b"",
     )
-    name_task(task, idempotency)
-    trace(request, task)
+    attach(task, request, idempotency)
     if asynchronous:
         return task, AnswerMode.LATER, chain
     return task, AnswerMode.STREAM if stream else AnswerMode.WAIT, chain
@@ -229,10 +233,12 @@ def _make(
     task_id: str = "",
 ) -> tuple[TaskSpec, AnswerMode]:
     """`named`: the model in the payload, which is the task's default. `filled`: the template that made the payload."""
-    tasks.calls.name(request, caller)
+    if caller.user_from:
+        tasks.calls.name(request, caller)
     task_id = task_id or new_task_id()
     if filled is None:
-        name = read_model(fields, named or caller.only_model or DEFAULT_MODEL)
+        default = caller.only_model if caller.claims else None
+        name = read_model(fields, named or default or DEFAULT_MODEL)
         subject = idempotency.key if idempotency else task_id
         plan = tasks.current.plan(caller, name, partial(has_image, payload_fields), subject)
     else:
@@ -244,7 +250,7 @@ def _make(
     options = read_options(fields, wait=not asynchronous, stream=stream)
     options.template = "" if filled is None else filled.template
     task = build_task(
-        tasks.settings,
+        tasks.current.settings,
         caller,
         plan,
         task_id=task_id,
@@ -255,9 +261,9 @@ def _make(
         own=own,
         tell_model=plan.asked != DEFAULT_MODEL or plan.rule is not None,
     )
-    check_model(caller, plan.asked)
-    name_task(task, idempotency)
-    trace(request, task)
+    if not caller.may_use(plan.asked):
+        raise forbidden(caller, plan.asked)
+    attach(task, request, idempotency)
     if asynchronous:
         return task, AnswerMode.LATER
     return task, AnswerMode.STREAM if stream else AnswerMode.WAIT

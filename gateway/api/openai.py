@@ -21,7 +21,7 @@ from fairlane.gateway.api.schemas import (
 )
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
-from fairlane.gateway.calls.idempotency import read_idempotency
+from fairlane.gateway.calls.idempotency import KEY_HEADER, read_idempotency
 from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding
 from fairlane.gateway.calls.paging import read_limit
 from fairlane.gateway.tasks.tasks import Tasks
@@ -77,9 +77,11 @@ async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def _read(read: Read, tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
     """Return a request as a task. Nothing else of the body remains in memory."""
-    body, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
+    body, fields = await tasks.bodies.read(request, tasks.current.settings.max_body_bytes)
     wanted = read(fields)
-    idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    idempotency = None
+    if KEY_HEADER in request.headers:
+        idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
     task = task_of(
         tasks, caller, request, wanted.task_type, body, fields, idempotency, wanted.streamed is not None
     )

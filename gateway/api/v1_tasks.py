@@ -5,17 +5,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.answers import WholeAnswer, event_time
+from fairlane.gateway.api.answers import WholeAnswer, attach, event_time
 from fairlane.gateway.calls.bodies import RawObject, parse_object
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import OPTIONS, IdempotencyKey
 from fairlane.gateway.calls.streams import OVERDUE_S, FailedBeforeStart, serve
-from fairlane.gateway.calls.task_builder import Options, check_metadata
-from fairlane.gateway.calls.tracing import follow as trace
+from fairlane.gateway.calls.task_builder import Options, build_openai_task, check_metadata
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request, gateway_failed, task_failed
 from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
-from fairlane.gateway.tasks.openai_tasks import build_openai_task
 from fairlane.gateway.tasks.submit import LOST, SubmittedTask
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.tasks import Place, State, TaskSpec
@@ -77,11 +75,15 @@ def task_of(
 ) -> TaskSpec:
     """Return the task of a request with this body, whose members are `fields`. `wait`: the client waits or reads. `task_id`:
     as in `build_openai_task`. Raise ApiError."""
-    caller = caller.named(fields)
-    tasks.calls.name(request, caller)
+    if caller.user_from:
+        caller = caller.named(fields)
+        tasks.calls.name(request, caller)
     options = options_of(request, stream=stream, wait=wait)
-    task = build_openai_task(tasks.current, caller, task_type, body, fields, options, idempotency, task_id)
-    trace(request, task)
+    subject = idempotency.key if idempotency else ""
+    task = build_openai_task(
+        *(tasks.current, caller, task_type, body, fields, options), subject=subject, task_id=task_id
+    )
+    attach(task, request, idempotency)
     return task
 
 

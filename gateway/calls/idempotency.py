@@ -21,7 +21,7 @@ from fairlane.queues.tasks import TaskSpec
 HEADER: Final = "Idempotency-Key"
 FIELD: Final = "idempotencyKey"
 """The member of a native body that holds the key."""
-_HEADER: Final = HEADER.lower().encode()
+KEY_HEADER: Final = HEADER.lower().encode()
 OPTIONS: Final = (
     b"x-fairlane-timeout",
     b"x-fairlane-mode",
@@ -57,9 +57,9 @@ async def read_idempotency(
 
     Raise ApiError(400) for an invalid key, and if header and body name two.
     """
-    if _HEADER not in request.headers and not (native and FIELD in fields):
+    if KEY_HEADER not in request.headers and not (native and FIELD in fields):
         return None
-    in_header = request.header(_HEADER)
+    in_header = request.header(KEY_HEADER)
     key = _key(request, in_header, fields if native else {})
     if key is None or not settings.idempotency_ttl_ms:
         return None
@@ -99,11 +99,8 @@ def _with_fingerprint(key: str, fingerprint: str, settings: Settings, ttl_ms: in
     return IdempotencyKey(key, fingerprint, ttl_ms or period_ms, most, period_ms)
 
 
-def name_task(task: TaskSpec, key: IdempotencyKey | None) -> None:
-    """Give a task its idempotency key, if the request has one: its client may come back for a while, and a result that was read
-    is kept."""
-    if key is None:
-        return
+def name_task(task: TaskSpec, key: IdempotencyKey) -> None:
+    """Give a task its idempotency key: its client may come back for a while, and a result that was read is kept."""
     name = idempotency_name(task.key, task.user, key.key)
     task.extras["idempotency"] = pack(name, key.fingerprint, key.ttl_ms, key.most, key.period_ms)
     task.idempotency_key = key.key
@@ -114,7 +111,7 @@ def name_task(task: TaskSpec, key: IdempotencyKey | None) -> None:
 
 def _key(request: Request, in_header: str | None, fields: RawObject) -> str | None:
     if in_header is not None:
-        values = {value for name, value in request.scope["headers"] if name == _HEADER}
+        values = {value for name, value in request.scope["headers"] if name == KEY_HEADER}
         if len(values) > 1:
             raise bad_request(f"{HEADER} is given twice, and not the same", HEADER)
         _check(in_header, HEADER)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.accounts.callers import Caller, forbidden
 from fairlane.gateway.calls.bodies import Bodies, RawObject, value_of
 from fairlane.gateway.calls.task_builder import OWN_FIELDS, read_model
 from fairlane.gateway.configuration import ActiveConfig
@@ -98,7 +98,8 @@ def _rendered(
     if route is not None and model is not None:
         raise bad_request(f"The route {name} says which model runs: leave `model` out", "model")
     requested = name if route is not None else model or caller.only_model or DEFAULT_MODEL
-    check_model(caller, requested)
+    if not caller.may_use(requested):
+        raise forbidden(caller, requested)
     most = current.settings.max_body_bytes
     try:
         prompt = template.render(variables, locale, most)

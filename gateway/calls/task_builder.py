@@ -6,13 +6,13 @@ The worker gets the bytes of the request without the gateway's fields.
 import contextlib
 import math
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.callers import Caller, forbidden
 from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.calls.token_limits import (
     MAX_CHOICES,
@@ -25,10 +25,12 @@ from fairlane.gateway.calls.token_limits import (
     output_size,
     reject_provider_files,
 )
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, TokenForbids, bad_request
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import MODES, Settings
+from fairlane.queues.ids import new_task_id
 from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.queues.tasks import TaskSpec, only_set
 from fairlane.streaming.jsontext import kind_of
@@ -47,7 +49,8 @@ OWN_FIELDS = (
     "repair",
 )
 """Fields of a native body that are the gateway's; everything else is the worker's."""
-_OPTIONS = frozenset(OWN_FIELDS) - {"async", "idempotencyKey"}
+OWN_MEMBERS = frozenset(OWN_FIELDS)
+_OPTIONS = OWN_MEMBERS - {"async", "idempotencyKey"}
 """The options that `read_options` reads."""
 _FORMATS = frozenset({"response_format", "text"})
 """Members that may set the format of the text."""
@@ -110,11 +113,6 @@ def read_options(fields: RawObject, *, wait: bool, stream: bool) -> Options:
     )
 
 
-def payload_of(body: bytes, fields: RawObject) -> bytes:
-    """Return the body without our own fields, its other members byte for byte."""
-    return body if fields.keys().isdisjoint(OWN_FIELDS) else encode_members(fields, OWN_FIELDS)
-
-
 def _metadata(fields: RawObject) -> bytes:
     """Return the metadata of a native body as it came; b"" for none."""
     raw = fields.get("metadata")
@@ -149,31 +147,25 @@ def _check_requested(model: str) -> None:
         raise bad_request(sentence, "model")
 
 
-def holds_model(fields: RawObject, model: str) -> bool:
-    """Return whether a payload of these members names its task's model. Raise ApiError(400) if it names another one, in upper or
-    lower case (servers written in Go ignore case): a version 1 worker may run the payload's model, while the task is admitted,
-    limited and paid as `model`."""
-    named = False
-    for member in fields:
-        if len(member) == 5 and member.casefold() == "model":
-            value = value_of(fields, member)
-            if isinstance(value, str):
-                if value != model:
-                    sentence = f"The payload's {member} must be the task's model ({model}): name it once, or the same twice"
-                    raise bad_request(sentence, "model")
-                named = named or member == "model"
-    return named
-
-
 def place_model(
     fields: RawObject, task_type: str, requested: str, model: str, *, routed: bool
 ) -> tuple[bool, bool]:
     """Put a task's model into its payload if it names none, or take it out if it is put in at the grant (`routed`: another model
-    may run it). Return whether the payload changed, and whether the model is put in later. Raise ApiError(400) as `holds_model`.
+    may run it). Return whether the payload changed, and whether the model is put in later.
 
+    Raise ApiError(400) if the payload names another model, in upper or lower case (servers written in Go ignore case): a version
+    1 worker may run the payload's model, while the task is admitted, limited and paid as `model`.
     `requested`: the name that the payload may have. `model`: '' leaves a payload without a model as it is.
     """
-    named, of_openai = holds_model(fields, requested), task_type in OPENAI_TYPES
+    named, of_openai = False, task_type in OPENAI_TYPES
+    for member in fields:
+        if len(member) == 5 and member.casefold() == "model":
+            value = value_of(fields, member)
+            if isinstance(value, str):
+                if value != requested:
+                    sentence = f"The payload's {member} must be the task's model ({requested}): name it once, or the same twice"
+                    raise bad_request(sentence, "model")
+                named = named or member == "model"
     if routed and (named or of_openai):
         for member in [member for member in fields if member.casefold() == "model"]:
             del fields[member]
@@ -274,6 +266,39 @@ def build_task(
         task.downgrade = builder.build(other, payload if other.rule else task.payload, spare)
         task.downgrade.extras.pop("quota", None)
     return task
+
+
+def build_openai_task(
+    current: ActiveConfig,
+    caller: Caller,
+    task_type: str,
+    body: bytes,
+    fields: RawObject,
+    options: Options,
+    *,
+    subject: str = "",
+    task_id: str = "",
+) -> TaskSpec:
+    """Return the task of a /v1 call, or of a line of a batch: of an OpenAI body, whose members are `fields`, for the caller that
+    `Caller.named` returned.
+
+    `subject`: as `ActiveConfig.plan` takes it; `task_id`: its id; '': a new one for both. Raise ApiError.
+    """
+    name = read_model(fields, caller.only_model if caller.claims else None)
+    if not caller.may_use(name):
+        raise forbidden(caller, name)
+    task_id = task_id or new_task_id()
+    return build_task(
+        current.settings,
+        caller,
+        current.plan(caller, name, partial(has_image, fields), subject or task_id),
+        task_id=task_id,
+        task_type=task_type,
+        payload=body,
+        fields=fields,
+        options=options,
+        tell_model=True,
+    )
 
 
 class TaskBuilder(msgspec.Struct, frozen=True):

@@ -38,7 +38,6 @@ def end_request(span: Span, status: int) -> None:
 
 def follow(request: Request, task: TaskSpec) -> None:
     """Make a task part of its request's trace, or of the client's if this gateway makes none."""
-    task.request_id = request.id.decode()
     span = request.span
     if span is None:
         if b"traceparent" in request.headers:

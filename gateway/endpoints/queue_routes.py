@@ -13,15 +13,15 @@ from msgspec import Meta, Struct
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.answers import attach
 from fairlane.gateway.api.native import cancelled_state
 from fairlane.gateway.api.raw_routes import IDEMPOTENCY_KEY, RawRoute
 from fairlane.gateway.api.schemas import STRING, PlainStatusName, json, says
 from fairlane.gateway.api.schemas import fields as members
 from fairlane.gateway.calls.bodies import RawObject, value_of
 from fairlane.gateway.calls.http import JSON, Request
-from fairlane.gateway.calls.idempotency import FIELD, name_task, read_idempotency
+from fairlane.gateway.calls.idempotency import FIELD, read_idempotency
 from fairlane.gateway.calls.task_builder import Options
-from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.endpoints.endpoints import per_second
 from fairlane.gateway.endpoints.requests import (
     JSON_TYPE,
@@ -150,8 +150,7 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, fields: RawObjec
     except ApiError as error:
         error.param = _PARAMS.get(error.param or "", error.param)
         raise
-    name_task(task, idempotency)
-    trace(request, task)
+    attach(task, request, idempotency)
     return task
 
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fairlane.gateway.access import Access
-from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.accounts.callers import Caller, forbidden
 from fairlane.gateway.api.raw_routes import EVENTS, OPTIONS, VERSION, RawRoute, header
 from fairlane.gateway.api.schemas import (
     INTEGER,
@@ -66,7 +66,8 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 async def count_tokens(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/messages/count_tokens: an estimate, as the gateway does not have the model's tokenizer."""
     body, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
-    check_model(caller, read_model(fields, caller.only_model))
+    if not caller.may_use(model := read_model(fields, caller.only_model)):
+        raise forbidden(caller, model)
     chat = await _chat_of(tasks, body, fields, stream=False, bounded=False)
     counted = {"input_tokens": chat.estimated_input, "estimated": True}
     del body, fields, chat
