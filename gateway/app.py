@@ -31,6 +31,7 @@ from fairlane.gateway.api.raw_routes import RawRoute
 from fairlane.gateway.audit import routes as audit
 from fairlane.gateway.calls.http import JSON, AnswerBroken, Message, Receive, Request, Scope, Send
 from fairlane.gateway.calls.tracing import end_request, trace_request
+from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import (
     AnswerCut,
@@ -50,7 +51,6 @@ from fairlane.gateway.errors import (
 from fairlane.gateway.features import route_modules
 from fairlane.gateway.limits.limits import LIMIT_HEADERS
 from fairlane.gateway.runtime import Gateway
-from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.usage import routes as usage
 from fairlane.queues.errors import StoreError
 from fairlane.queues.logs.redaction import without_paths

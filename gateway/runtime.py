@@ -26,14 +26,21 @@ from fairlane.gateway.admin.overview import OverviewFeed, OverviewReader
 from fairlane.gateway.admin.settings_view import SettingsView
 from fairlane.gateway.attached import Attached, attached
 from fairlane.gateway.audit.log import AuditRecord, as_shown
-from fairlane.gateway.calls.bodies import Bodies
-from fairlane.gateway.calls.positions import PositionMonitor
-from fairlane.gateway.calls.streams import OpenAnswers
-from fairlane.gateway.calls.task_builder import MIN_LINGER_MS
 from fairlane.gateway.calls.tracing import tracer_for
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.sockets import connection_limit, open_files
+from fairlane.gateway.core.bodies import Bodies
+from fairlane.gateway.core.cancel import Cancel
+from fairlane.gateway.core.key_tasks import KeyTasks
+from fairlane.gateway.core.links import StreamLinks
+from fairlane.gateway.core.models import Models
+from fairlane.gateway.core.open_answers import OpenAnswers
+from fairlane.gateway.core.poll import Poll
+from fairlane.gateway.core.positions import PositionMonitor
+from fairlane.gateway.core.spec import MIN_LINGER_MS
+from fairlane.gateway.core.submit import Submit
+from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
@@ -48,13 +55,6 @@ from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.configuration import ConfigurationMonitor
 from fairlane.gateway.store.connection import NewConnection
 from fairlane.gateway.store.inbox import Inbox
-from fairlane.gateway.tasks.cancel import Cancel
-from fairlane.gateway.tasks.links import StreamLinks
-from fairlane.gateway.tasks.models import Models
-from fairlane.gateway.tasks.poll import Poll
-from fairlane.gateway.tasks.submit import Submit
-from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.gateway.tasks.tasks_by_key import KeyTasks
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
 from fairlane.gateway.watch.health import Health
 from fairlane.gateway.watch.replicas import Replicas, here

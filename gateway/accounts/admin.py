@@ -24,14 +24,14 @@ from fairlane.gateway.admin.bodies import (
 )
 from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.key_tasks import KeyTasks
+from fairlane.gateway.core.limits import limit_fields
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, Unauthorized, bad_request
 from fairlane.gateway.features import unmet
 from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, unusable_key
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.gateway.signed_tokens.tokens import signing_key
-from fairlane.gateway.tasks.limits import limit_fields
-from fairlane.gateway.tasks.tasks_by_key import KeyTasks
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.limits import pack

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from fairlane.gateway.adaptive.settings import AutoConcurrency
 from fairlane.gateway.admin.bodies import invalid_fields, problems_in
-from fairlane.gateway.calls.task_builder import check_model_name
+from fairlane.gateway.core.spec import check_model_name
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.features import unmet
 from fairlane.gateway.overrides.overlay import MODEL_SETTINGS

@@ -14,10 +14,10 @@ from fairlane.gateway.admin.settings_view import SettingsView
 from fairlane.gateway.attached import CancelOther
 from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.cancel import Cancel
+from fairlane.gateway.core.links import StreamLinks
+from fairlane.gateway.core.poll import Poll
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.tasks.cancel import Cancel
-from fairlane.gateway.tasks.links import StreamLinks
-from fairlane.gateway.tasks.poll import Poll
 from fairlane.queues.inspect.inspector import StoreInspector, User
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler

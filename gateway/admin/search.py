@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from fairlane.gateway.admin.rows import listed, task_row
-from fairlane.gateway.tasks.poll import place_fields, plan_fields
+from fairlane.gateway.core.poll import place_fields, plan_fields
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Record, State
 

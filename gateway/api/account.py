@@ -10,9 +10,9 @@ from fairlane import __version__
 from fairlane.gateway.access import Access
 from fairlane.gateway.api.dependencies import CallerDep, answer, described, keyed_router
 from fairlane.gateway.api.schemas import Ms, Schema, says
+from fairlane.gateway.core.limits import limit_fields
 from fairlane.gateway.settings import MODES
 from fairlane.gateway.settings.parts import Mode
-from fairlane.gateway.tasks.limits import limit_fields
 
 
 class BudgetLeft(Schema, kw_only=True):

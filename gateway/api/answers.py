@@ -7,12 +7,12 @@ from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task
 from fairlane.gateway.calls.streams import OVERDUE_S
 from fairlane.gateway.calls.tracing import follow
 from fairlane.gateway.chains.requests import Submission
+from fairlane.gateway.core.idempotent_replay import HEADERS as REPLAYED
+from fairlane.gateway.core.idempotent_replay import read_log
+from fairlane.gateway.core.submit import LOST, SubmittedTask
+from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import ApiError, Headers, gateway_failed, task_failed
 from fairlane.gateway.responses.pending import PendingResponse
-from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
-from fairlane.gateway.tasks.idempotent_replay import read_log
-from fairlane.gateway.tasks.submit import LOST, SubmittedTask
-from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.tasks import TERMINAL, Submitted, TaskSpec
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Interrupted, Lost, Reader

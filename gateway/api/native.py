@@ -25,7 +25,6 @@ from fairlane.gateway.api.schemas import (
     json,
 )
 from fairlane.gateway.audit.log import actor_of
-from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import (
     FIELD,
@@ -36,7 +35,13 @@ from fairlane.gateway.calls.idempotency import (
 )
 from fairlane.gateway.calls.prompts import FilledTemplate, fill_in
 from fairlane.gateway.calls.streams import OVERDUE_S, serve
-from fairlane.gateway.calls.task_builder import (
+from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
+from fairlane.gateway.core.bodies import RawObject, encode_members, has_image, value_of
+from fairlane.gateway.core.idempotent_replay import HEADERS as REPLAYED
+from fairlane.gateway.core.idempotent_replay import state_fields
+from fairlane.gateway.core.poll import is_chain, not_found, place_fields, plan_fields, poll_after, record_info
+from fairlane.gateway.core.resume import read_cursor, resume
+from fairlane.gateway.core.spec import (
     OWN_FIELDS,
     OWN_MEMBERS,
     build_task,
@@ -45,23 +50,11 @@ from fairlane.gateway.calls.task_builder import (
     read_options,
     read_type,
 )
-from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
+from fairlane.gateway.core.submit import SubmittedTask
+from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.endpoints.requests import MEMBERS, endpoint_task, read_endpoint_request
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request
 from fairlane.gateway.settings import suggestion
-from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
-from fairlane.gateway.tasks.idempotent_replay import state_fields
-from fairlane.gateway.tasks.poll import (
-    is_chain,
-    not_found,
-    place_fields,
-    plan_fields,
-    poll_after,
-    record_info,
-)
-from fairlane.gateway.tasks.resume import read_cursor, resume
-from fairlane.gateway.tasks.submit import SubmittedTask
-from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id

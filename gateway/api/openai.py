@@ -24,7 +24,7 @@ from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import KEY_HEADER, read_idempotency
 from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding
 from fairlane.gateway.calls.paging import read_limit
-from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.gateway.core.tasks import Tasks
 
 PAGE = 20
 MAX_OF_PAGE = 1000

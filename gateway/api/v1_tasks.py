@@ -6,16 +6,16 @@ from typing import Any, NamedTuple, Protocol
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answers import WholeAnswer, attach, event_time
-from fairlane.gateway.calls.bodies import RawObject, parse_object
 from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import OPTIONS, IdempotencyKey
 from fairlane.gateway.calls.streams import OVERDUE_S, FailedBeforeStart, serve
-from fairlane.gateway.calls.task_builder import Options, build_openai_task, check_metadata
+from fairlane.gateway.core.bodies import RawObject, parse_object
+from fairlane.gateway.core.idempotent_replay import HEADERS as REPLAYED
+from fairlane.gateway.core.spec import Options, build_openai_task, check_metadata
+from fairlane.gateway.core.submit import LOST, SubmittedTask
+from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request, gateway_failed, task_failed
 from fairlane.gateway.responses.pending import PendingResponse
-from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
-from fairlane.gateway.tasks.submit import LOST, SubmittedTask
-from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader

@@ -16,13 +16,13 @@ from sqlalchemy import null, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.core.poll import Archived, Poll
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import MAX_OF_A_VALUE, archive
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import GROUP, Entry, Outbox
-from fairlane.gateway.tasks.poll import Archived, Poll
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import gather_all

@@ -12,13 +12,13 @@ from fairlane.gateway.batches.lines import AROUND_BODY, FileLines, Line, ParsedL
 from fairlane.gateway.batches.models import Batch, Problem, Status, blocked_on_json, line_task
 from fairlane.gateway.batches.requests import View
 from fairlane.gateway.batches.store import BatchStore
-from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.bodies import Bodies
+from fairlane.gateway.core.cancel import Cancel
+from fairlane.gateway.core.submit import Submit
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files.files import Files
-from fairlane.gateway.tasks.cancel import Cancel
-from fairlane.gateway.tasks.submit import Submit
 from fairlane.queues.errors import StoreError
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Scheduler

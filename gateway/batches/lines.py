@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from msgspec import Raw
 
 from fairlane.gateway.batches.models import Problem
-from fairlane.gateway.calls.bodies import Bodies, RawObject, value_of
-from fairlane.gateway.calls.task_builder import read_model
+from fairlane.gateway.core.bodies import Bodies, RawObject, value_of
+from fairlane.gateway.core.spec import read_model
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.jsontext import kind_of
 

@@ -6,7 +6,6 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from fairlane.gateway.calls.bodies import Bodies, RawObject
 from fairlane.gateway.calls.openai import (
     CHAT,
     COMPLETIONS,
@@ -17,7 +16,8 @@ from fairlane.gateway.calls.openai import (
     read_completion,
     read_embedding,
 )
-from fairlane.gateway.calls.task_builder import read_flag
+from fairlane.gateway.core.bodies import Bodies, RawObject
+from fairlane.gateway.core.spec import read_flag
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.responses.request.request import chat_of, read_storage_options
 from fairlane.gateway.settings import Settings

@@ -33,11 +33,11 @@ from fairlane.gateway.batches.models import Batch, Problem, Status
 from fairlane.gateway.batches.requests import READERS, Request
 from fairlane.gateway.batches.results import Outcome, answered, failed
 from fairlane.gateway.batches.store import NOTHING_SUBMITTED, problems_json
-from fairlane.gateway.calls.task_builder import Options, build_openai_task
+from fairlane.gateway.core.poll import record_info
+from fairlane.gateway.core.spec import Options, build_openai_task
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import MAX_OF_A_VALUE
 from fairlane.gateway.errors import ApiError, InsufficientQuota, NoWorker, gateway_failed, task_failed
-from fairlane.gateway.tasks.poll import record_info
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import gather_all

@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller, forbidden
-from fairlane.gateway.calls.bodies import Bodies, RawObject, value_of
-from fairlane.gateway.calls.task_builder import OWN_FIELDS, read_model
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.bodies import Bodies, RawObject, value_of
+from fairlane.gateway.core.spec import OWN_FIELDS, read_model
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.routing.plans import Plan

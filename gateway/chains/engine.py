@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from fairlane.gateway.calls.bodies import RawObject, has_image
-from fairlane.gateway.calls.task_builder import (
+from fairlane.gateway.chains.plan import Plan, Prompt, Runs, StagePlan
+from fairlane.gateway.chains.results import Outcome, of_stage, room_for_values
+from fairlane.gateway.chains.settings import INDEX, ITEM, STAGES, VARIABLES
+from fairlane.gateway.core.bodies import RawObject, has_image
+from fairlane.gateway.core.output_size import OutputCap, cap_output_tokens, output_size
+from fairlane.gateway.core.spec import (
     MAX_ESTIMATED_INPUT,
     OPENAI_TYPES,
     WITHOUT_BOUND,
     answer_format,
     place_model,
 )
-from fairlane.gateway.calls.token_limits import OutputCap, cap_output_tokens, output_size
-from fairlane.gateway.chains.plan import Plan, Prompt, Runs, StagePlan
-from fairlane.gateway.chains.results import Outcome, of_stage, room_for_values
-from fairlane.gateway.chains.settings import INDEX, ITEM, STAGES, VARIABLES
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.engine import Budget
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError

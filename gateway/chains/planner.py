@@ -5,11 +5,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.task_builder import NO_RULE, Options
 from fairlane.gateway.chains.plan import Plan as ChainPlan
 from fairlane.gateway.chains.plan import Prompt, Runs, StagePlan
 from fairlane.gateway.chains.settings import RESERVED, ChainSettings, StageSettings, StageTexts, templates_of
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.spec import NO_RULE, Options
 from fairlane.gateway.prices.prices import unpack
 from fairlane.gateway.prompts.errors import VariablesError
 from fairlane.gateway.prompts.templates import Template

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import Bodies, RawObject
 from fairlane.gateway.calls.prompts import members_of_variables, read_locale, usable_chains, variables_of
-from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
 from fairlane.gateway.chains.engine import NoStage, StageFailed, next_stage
 from fairlane.gateway.chains.plan import Plan, encode, head_of
 from fairlane.gateway.chains.planner import ChainRequest, plan_chain, reserve_of
 from fairlane.gateway.chains.planner import variables_of as variables_of_chain
 from fairlane.gateway.chains.settings import RESERVED, ChainSettings
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.bodies import Bodies, RawObject
+from fairlane.gateway.core.spec import OWN_FIELDS, Options, build_task
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.errors import VariablesError
 from fairlane.gateway.routing.routes import not_there

@@ -18,10 +18,14 @@ from fairlane.gateway.api.native import cancelled_state
 from fairlane.gateway.api.raw_routes import IDEMPOTENCY_KEY, RawRoute
 from fairlane.gateway.api.schemas import STRING, PlainStatusName, json, says
 from fairlane.gateway.api.schemas import fields as members
-from fairlane.gateway.calls.bodies import RawObject, value_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import FIELD, read_idempotency
-from fairlane.gateway.calls.task_builder import Options
+from fairlane.gateway.core.bodies import RawObject, value_of
+from fairlane.gateway.core.idempotent_replay import HEADERS as REPLAYED
+from fairlane.gateway.core.idempotent_replay import state_fields
+from fairlane.gateway.core.poll import PERMIT_MEMBERS
+from fairlane.gateway.core.spec import Options
+from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.endpoints.endpoints import per_second
 from fairlane.gateway.endpoints.requests import (
     JSON_TYPE,
@@ -32,10 +36,6 @@ from fairlane.gateway.endpoints.requests import (
 )
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import suggestion
-from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
-from fairlane.gateway.tasks.idempotent_replay import state_fields
-from fairlane.gateway.tasks.poll import PERMIT_MEMBERS
-from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import HTTP, PERMIT, TERMINAL, ExistingTask, Place, Record, State, TaskSpec
 

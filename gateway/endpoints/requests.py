@@ -13,9 +13,9 @@ from urllib.parse import urlencode
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import OVERSIZED, RawObject, value_of
-from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.bodies import OVERSIZED, RawObject, value_of
+from fairlane.gateway.core.spec import OWN_FIELDS, Options, build_task
 from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, NoEndpoint, WrongMethod
 from fairlane.gateway.endpoints.headers import BadHeader, passed_headers
 from fairlane.gateway.endpoints.payloads import payload_of

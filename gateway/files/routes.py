@@ -14,11 +14,11 @@ from fairlane.gateway.calls.http import JSON, DisconnectWatcher, Request
 from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.calls.openai import MAX_EXPIRY_S, MIN_EXPIRY_S
 from fairlane.gateway.calls.paging import read_limit, read_newest_first
+from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request
 from fairlane.gateway.files.files import MAX_FILE_BYTES, Files
 from fairlane.gateway.files.names import disposition, is_file_id
 from fairlane.gateway.files.rows import FileRow
-from fairlane.gateway.tasks.tasks import Tasks
 
 PURPOSES = ("batch", "user_data", "assistants", "fine-tune", "vision", "evals")
 """The purposes of uploads. Only `batch` makes a difference here."""

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from fairlane.gateway.calls.bodies import RawObject, value_of
-from fairlane.gateway.calls.task_builder import check_choices, read_flag
+from fairlane.gateway.core.bodies import RawObject, value_of
+from fairlane.gateway.core.spec import check_choices, read_flag
 from fairlane.gateway.errors import Headers, bad_request
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.media.images import ImageBodyView, ImageStreamView, ModerationBodyView

@@ -7,7 +7,6 @@ import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.bodies import RawObject, encode_members
 from fairlane.gateway.calls.shapes import (
     MAX_BYTES,
     NOT_HERE,
@@ -23,7 +22,8 @@ from fairlane.gateway.calls.shapes import (
     read,
     text,
 )
-from fairlane.gateway.calls.token_limits import MAX_OUTPUT_TOKENS
+from fairlane.gateway.core.bodies import RawObject, encode_members
+from fairlane.gateway.core.output_size import MAX_OUTPUT_TOKENS
 from fairlane.gateway.errors import NO_THREADS, too_large
 from fairlane.gateway.messages import shapes
 from fairlane.gateway.messages.content import Conversation

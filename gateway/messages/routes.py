@@ -23,13 +23,13 @@ from fairlane.gateway.api.schemas import (
     says,
 )
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
-from fairlane.gateway.calls.bodies import RawObject
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.task_builder import read_flag, read_model
+from fairlane.gateway.core.bodies import RawObject
+from fairlane.gateway.core.spec import read_flag, read_model
+from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.messages.request import MessagesRequest as ChatOf
 from fairlane.gateway.messages.request import chat_of
-from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
 
 

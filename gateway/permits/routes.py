@@ -9,10 +9,10 @@ from fairlane.gateway.access import Access
 from fairlane.gateway.api.raw_routes import RawRoute, header
 from fairlane.gateway.api.schemas import Schema, json
 from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints
 from fairlane.gateway.errors import ApiError, bad_request, native_answer
 from fairlane.gateway.permits.gate import Gate, PermitRejected, permit_needed
-from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.tasks import PermitEnd
 
 

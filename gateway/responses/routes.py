@@ -17,7 +17,10 @@ from fairlane.gateway.api.schemas import BOOLEAN, OBJECT, ManyTokens, Model, jso
 from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import read_idempotency
-from fairlane.gateway.calls.task_builder import read_flag
+from fairlane.gateway.core.idempotent_replay import HEADERS as REPLAYED
+from fairlane.gateway.core.idempotent_replay import result_gone
+from fairlane.gateway.core.spec import read_flag
+from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.responses import stored_routes
 from fairlane.gateway.responses.items import MAX_OF_PAGE
@@ -26,9 +29,6 @@ from fairlane.gateway.responses.request.request import WORDS, chat_of, read_stor
 from fairlane.gateway.responses.responses import Responses
 from fairlane.gateway.responses.rows import Row
 from fairlane.gateway.responses.stored_routes import follow
-from fairlane.gateway.tasks.idempotent_replay import HEADERS as REPLAYED
-from fairlane.gateway.tasks.idempotent_replay import result_gone
-from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.ids import issued_ms, new_task_id
 from fairlane.queues.tasks import ExistingTask, TaskSpec
 from fairlane.streaming.views.responses import ResponsesBodyView, ResponsesStreamView, response_id

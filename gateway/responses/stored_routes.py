@@ -7,11 +7,11 @@ from fairlane.gateway.api.v1_tasks import TaskStream
 from fairlane.gateway.audit.log import actor_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.streams import serve
+from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import Headers, bad_request
 from fairlane.gateway.responses.items import page_of, read_page
 from fairlane.gateway.responses.responses import Responses
 from fairlane.gateway.responses.rows import Row
-from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.streaming.jsontext import join_object, json_string
 from fairlane.streaming.views.responses import ResponsesStreamView
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from fairlane import __version__
 from fairlane.gateway.api.events import DATA, EVENTS, data_of
-from fairlane.gateway.calls.task_builder import OWN_FIELDS
 from fairlane.gateway.cli.main import app
+from fairlane.gateway.core.spec import OWN_FIELDS
 from fairlane.gateway.settings import settings_table
 from fairlane.queues.failures import FAILURES, Category
 

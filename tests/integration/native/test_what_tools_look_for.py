@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from tests.support.serving import NO_TLS, until
 from tests.support.talk import Talk, talking
 
-import fairlane.gateway.tasks.models
+import fairlane.gateway.core.models
 from fairlane.gateway.calls.http import Request
-from fairlane.gateway.tasks.submit import Submit
+from fairlane.gateway.core.submit import Submit
 from fairlane.workers.tasktypes import IMAGE
 
 pytestmark = pytest.mark.anyio
@@ -76,7 +76,7 @@ async def test_a_configured_model_was_created_when_it_was_configured(redis_url: 
 async def test_a_model_has_the_context_and_owner_that_workers_of_any_replica_tell(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fairlane.gateway.tasks.models, "CACHE_S", 0.0)
+    monkeypatch.setattr(fairlane.gateway.core.models, "CACHE_S", 0.0)
     long, short = {"contextLength": 32_768, "ownedBy": "vllm"}, {"contextLength": 8192}
     async with talking(redis_url, tmp_path) as here, talking(redis_url, tmp_path) as there:
 

@@ -173,7 +173,7 @@ def test_anthropic_is_sent_what_the_session_says() -> None:
 
 
 def _payloads() -> list[bytes]:
-    from fairlane.gateway.calls.bodies import parse_object
+    from fairlane.gateway.core.bodies import parse_object
     from fairlane.gateway.messages.request import chat_of
 
     requests = [recorded["body"] for recorded in SESSION if "count_tokens" not in recorded["path"]]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlane.gateway.calls.bodies import (
+from fairlane.gateway.calls.openai import read_chat, read_embedding
+from fairlane.gateway.core.bodies import (
     LARGE,
     MAX_VALUE,
     OVERSIZED,
@@ -21,8 +22,7 @@ from fairlane.gateway.calls.bodies import (
     parse_object,
     value_of,
 )
-from fairlane.gateway.calls.openai import read_chat, read_embedding
-from fairlane.gateway.calls.task_builder import OWN_FIELDS, is_name, read_options
+from fairlane.gateway.core.spec import OWN_FIELDS, is_name, read_options
 from fairlane.gateway.errors import ApiError
 from fairlane.streaming.jsontext import MAX_DEPTH
 

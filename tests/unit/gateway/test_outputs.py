@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.calls.bodies import parse_object
-from fairlane.gateway.calls.token_limits import OutputSize, output_size
+from fairlane.gateway.core.bodies import parse_object
+from fairlane.gateway.core.output_size import OutputSize, output_size
 
 
 def asked(body: dict[str, Any] | str) -> OutputSize:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlane.gateway.calls.positions import is_news
+from fairlane.gateway.core.positions import is_news
 from fairlane.queues.tasks import Place
 
 

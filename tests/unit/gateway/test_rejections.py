@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from fairlane.gateway.core.submit import rejection_error
 from fairlane.gateway.errors import native_answer, openai_answer, retry_headers, stopping, store_unavailable
-from fairlane.gateway.tasks.submit import rejection_error
 from fairlane.queues.tasks import QuotaShortfall, Rejection, TaskSpec
 
 TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")

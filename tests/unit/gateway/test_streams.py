@@ -8,7 +8,8 @@ import pytest
 
 from fairlane.gateway.api.native import NativeStream
 from fairlane.gateway.calls.http import CONNECTION, DirectExchange, Request
-from fairlane.gateway.calls.streams import SLICE, OpenAnswers, Stream, serve
+from fairlane.gateway.calls.streams import SLICE, Stream, serve
+from fairlane.gateway.core.open_answers import OpenAnswers
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Hub, LiveLog, Reader
 from fairlane.streaming.views.task import TaskInfo

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.bodies import parse_object
-from fairlane.gateway.calls.task_builder import OWN_FIELDS, Options, build_task
+from fairlane.gateway.core.bodies import parse_object
+from fairlane.gateway.core.spec import OWN_FIELDS, Options, build_task
 from fairlane.gateway.errors import TokenForbids
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule

@@ -19,7 +19,7 @@ from fairlane.gateway.batches.lines import (
     Unreadable,
     validate_lines,
 )
-from fairlane.gateway.calls.bodies import Bodies
+from fairlane.gateway.core.bodies import Bodies
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.task_builder import Options
 from fairlane.gateway.chains.engine import NextStage, NoStage, next_stage
 from fairlane.gateway.chains.plan import Plan, encode, read_plan
 from fairlane.gateway.chains.planner import ChainRequest, plan_chain, variables_of
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.spec import Options
 from fairlane.gateway.settings import Settings
 
 PAID = Caller("ann", "paid", "k")

@@ -9,10 +9,10 @@ from declared import JOB_MATCH, PAID, settings_of
 from msgspec import Raw
 from pydantic import ValidationError
 
-from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.chains.planner import variables_of
 from fairlane.gateway.chains.requests import ChainNotFound, read_chain
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.bodies import Bodies
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.settings import Settings
 

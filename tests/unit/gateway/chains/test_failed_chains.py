@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, cast
 
-from fairlane.gateway.tasks.poll import Poll
+from fairlane.gateway.core.poll import Poll
 from fairlane.streaming.results import MAX_CONCURRENT
 
 

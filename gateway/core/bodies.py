@@ -7,12 +7,11 @@ the gateway reads from there what it must know.
 import asyncio
 import re
 from collections.abc import Callable, Collection
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw
 
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.jsontext import kind_of, too_deep
 
@@ -95,13 +94,19 @@ def encode_members(fields: RawObject, without: Collection[str] = ()) -> bytes:
     return b"".join(parts)  # copied once: they may be long
 
 
+class BodySource(Protocol):
+    """A request (`calls/http.py`)."""
+
+    async def json_body(self, limit: int) -> bytes: ...
+
+
 class Bodies:
     """Decodes and converts the bodies of one process: large ones in a thread, one at a time."""
 
     def __init__(self) -> None:
         self._large = asyncio.Semaphore(1)
 
-    async def read(self, request: Request, limit: int) -> tuple[bytes, RawObject]:
+    async def read(self, request: BodySource, limit: int) -> tuple[bytes, RawObject]:
         """Return a request's body of at most `limit` bytes, and its members. Raise ApiError and ClientGone."""
         body = await request.json_body(limit)
         if len(body) < LARGE:

@@ -4,8 +4,8 @@ from collections.abc import Awaitable
 from typing import Any, Final, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.core.poll import Poll, place_fields, poll_after
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.tasks.poll import Poll, place_fields, poll_after
 from fairlane.queues.tasks import TERMINAL, ExistingTask, State
 from fairlane.streaming.hub import Lost
 

@@ -5,16 +5,16 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import NamedTuple
 
-from fairlane.gateway.calls.task_builder import bad_schema
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.idempotent_replay import key_reused, result_gone
+from fairlane.gateway.core.poll import record_info
+from fairlane.gateway.core.spec import bad_schema
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, InsufficientQuota, NoWorker
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.limits.limits import rate_limited
 from fairlane.gateway.responses.pending import PendingResponse
-from fairlane.gateway.tasks.idempotent_replay import key_reused, result_gone
-from fairlane.gateway.tasks.poll import record_info
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row

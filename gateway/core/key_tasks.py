@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import structlog
 
-from fairlane.gateway.tasks.cancel import Cancel
+from fairlane.gateway.core.cancel import Cancel
 from fairlane.queues.errors import StoreError
 from fairlane.queues.loops import gather_all
 from fairlane.queues.scheduler import Scheduler

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Raw
 
-from fairlane.gateway.calls.bodies import OVERSIZED, RawObject, value_of
+from fairlane.gateway.core.bodies import OVERSIZED, RawObject, value_of
 from fairlane.gateway.errors import ApiError, TokenForbids
 from fairlane.streaming.jsontext import kind_of
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.task_builder import MAX_MODEL_CHARS, is_name
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.spec import MAX_MODEL_CHARS, is_name
 from fairlane.gateway.errors import DEFAULT_MODEL, bad_request, model_not_found, type_not_offered
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.tasks import TaskSpec

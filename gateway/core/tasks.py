@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairlane.gateway.accounts.in_flight import InFlightRequests
-from fairlane.gateway.calls.bodies import Bodies
-from fairlane.gateway.calls.positions import PositionMonitor
-from fairlane.gateway.calls.streams import OpenAnswers
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.bodies import Bodies
+from fairlane.gateway.core.cancel import Cancel
+from fairlane.gateway.core.links import StreamLinks
+from fairlane.gateway.core.models import Models
+from fairlane.gateway.core.open_answers import OpenAnswers
+from fairlane.gateway.core.poll import Poll
+from fairlane.gateway.core.positions import PositionMonitor
+from fairlane.gateway.core.submit import Submit
 from fairlane.gateway.lifecycle import Lifecycle, Part
 from fairlane.gateway.settings import Settings
-from fairlane.gateway.tasks.cancel import Cancel
-from fairlane.gateway.tasks.links import StreamLinks
-from fairlane.gateway.tasks.models import Models
-from fairlane.gateway.tasks.poll import Poll
-from fairlane.gateway.tasks.submit import Submit
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 

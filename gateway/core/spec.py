@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller, forbidden
-from fairlane.gateway.calls.bodies import RawObject, encode_members, has_image, value_of
-from fairlane.gateway.calls.token_limits import (
+from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.bodies import RawObject, encode_members, has_image, value_of
+from fairlane.gateway.core.output_size import (
     MAX_CHOICES,
     ONE_ANSWER,
     SIZES,
@@ -25,7 +26,6 @@ from fairlane.gateway.calls.token_limits import (
     output_size,
     reject_provider_files,
 )
-from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, TokenForbids, bad_request
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
