@@ -20,6 +20,7 @@ LARGE = 256 * 1024
 """The result of a log with this many bytes or more is made in a thread."""
 
 View = TypeVar("View", bound=ResultView)
+Shown = TypeVar("Shown")
 
 
 class Results:
@@ -46,8 +47,8 @@ class Results:
         return await self.shown(info, ResultView, ResultView.result_json)
 
     async def shown(
-        self, info: TaskInfo, make_view: Callable[[TaskInfo], View], show: Callable[[View], bytes]
-    ) -> bytes:
+        self, info: TaskInfo, make_view: Callable[[TaskInfo], View], show: Callable[[View], Shown]
+    ) -> Shown:
         """Return the result as `show` makes it of a view that was fed the whole log. Raise as `of` does, and as `show` does."""
         view, size = make_view(info), 0
         events = await self._hub.page(info.task_id, 0, 0)

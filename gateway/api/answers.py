@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fairlane.gateway.calls.http import JSON, DisconnectWatcher, Request
+from fairlane.gateway.calls.http import DisconnectWatcher, Request
 from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task
 from fairlane.gateway.calls.streams import OVERDUE_S
 from fairlane.gateway.calls.tracing import follow
@@ -79,14 +79,13 @@ class WholeAnswer:
             raise await self.failure()
         try:
             if not self.joined:
-                result = self.show(self.end)
+                kind, body = _typed_body(self.end)
             else:
-                shown = self.tasks.results.shown(submission.info, self._view, self.show)
-                result = await read_log(self.task_id, shown)
+                reading = self.tasks.results.shown(submission.info, self._view, _typed_body)
+                kind, body = await read_log(self.task_id, reading)
         except ResultShapeError as error:
             raise gateway_failed("JSON_PARSE_FAILED", str(error), self.task_id) from None
-        kind, body = self.typed(result)
-        await self.request.respond(200, body, [kind, *self.ids, *self.headers])
+        await self.request.respond(200, body, [(b"content-type", kind), *self.ids, *self.headers])
 
     async def _wait(self, submitted: Submitted) -> None:
         """Feed the view with the task's events until its end."""
@@ -174,22 +173,17 @@ class WholeAnswer:
             headers.append((b"x-should-retry", b"false"))
         return headers
 
-    # ---- an API's own ----------
-
-    def show(self, view: ResultView) -> bytes:
-        """Return the result that a view was fed. Raise ResultShapeError."""
-        return view.result_json()
-
-    def typed(self, result: bytes) -> tuple[tuple[bytes, bytes], bytes]:
-        """Return a result as the header of its content type, and the body."""
-        return JSON, result
-
     async def failure(self) -> ApiError:
         """Return the error of a task that did not complete."""
         error = task_failed(self.end.error, self.task_id, headers=self.headers)
         if self._is_chain:
             error.chain = await self.tasks.poll.failed_chain(self.task_id, self.task.user)
         return error
+
+
+def _typed_body(view: ResultView) -> tuple[bytes, bytes]:
+    """Return the content type of an answer, and its body. Raise ResultShapeError."""
+    return view.content_type, view.body()
 
 
 def event_time(event: Event) -> int:

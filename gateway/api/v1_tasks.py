@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answers import WholeAnswer, attach, event_time
-from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
+from fairlane.gateway.calls.http import SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import OPTIONS, IdempotencyKey
 from fairlane.gateway.calls.streams import OVERDUE_S, FailedBeforeStart, serve
 from fairlane.gateway.core.bodies import RawObject, parse_object
@@ -19,45 +19,14 @@ from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
-from fairlane.streaming.views.chat import ChatBodyView
-from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.media.speech import CutShort
-from fairlane.streaming.views.media.typed import MediaBodyView, split_typed
-from fairlane.streaming.views.messages import MessagesBodyView
-from fairlane.streaming.views.responses import ResponsesBodyView
-from fairlane.streaming.views.result import ResultShapeError
+from fairlane.streaming.views.result import ResultShapeError, ResultView
+from fairlane.streaming.views.stream import StreamView
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.workers.tasktypes import MEDIA
 
 QUEUE_CHUNK_S = 30.0
 HOLD_HEAD_S = 1.0
 """The longest delay of a stream's head: afterwards the client would not learn that its request was accepted."""
-
-
-class StreamView(Protocol):
-    """A fold of a task's events, in order, into the bytes of a stream."""
-
-    silence: bytes
-    """The bytes that keep an idle connection open."""
-    place_every_s: float
-    """The shortest interval between reports of the queue position, whose chunks can be long."""
-
-    @property
-    def ended(self) -> bool: ...
-
-    def open(self) -> bytes:
-        """Return the beginning of the stream; b'' the second time."""
-        ...
-
-    def feed(self, event: Event) -> bytes: ...
-
-    def queue_chunk(self, place: Place) -> bytes:
-        """Return a chunk with the queue position."""
-        ...
-
-    def failed(self, message: str, code: str) -> bytes:
-        """Return the end of a stream that fails for a reason outside its task's log. Raise CutShort if the format has none."""
-        ...
 
 
 def task_of(
@@ -136,20 +105,8 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-Body = ChatBodyView | EmbeddingBodyView | MessagesBodyView | ResponsesBodyView | MediaBodyView
-
-
 class OpenAIAnswer(WholeAnswer):
     """An answer with a body, as one of the APIs of /v1 shows it."""
-
-    def show(self, view: Any) -> bytes:
-        return view.typed() if isinstance(view, MediaBodyView) else view.body()
-
-    def typed(self, result: bytes) -> tuple[tuple[bytes, bytes], bytes]:
-        if self.task.task_type not in MEDIA:
-            return JSON, result
-        kind, body = split_typed(result)
-        return (JSON[0], kind), body
 
     async def failure(self) -> ApiError:
         failure = self.end.error and self.end.error.in_words()
@@ -163,7 +120,7 @@ class ParsedCall(NamedTuple):
     task: TaskSpec
     streamed: Callable[[TaskInfo], StreamView] | None
     """None: the answer is a body."""
-    whole: Callable[[TaskInfo], Body] | None
+    whole: Callable[[TaskInfo], ResultView] | None
     """None: the answer is always a stream."""
     instead: Callable[[], Awaitable[None]] | None = None
     """Answers in place of both, without waiting."""

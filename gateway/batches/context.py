@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 from fairlane.gateway.batches.backlog import EVERYTHING, Backlog
 from fairlane.gateway.batches.lines import AROUND_BODY, FileLines, Line, ParsedLine, Unreadable, parse_line
 from fairlane.gateway.batches.models import Batch, Problem, Status, blocked_on_json, line_task
-from fairlane.gateway.batches.requests import View
 from fairlane.gateway.batches.store import BatchStore
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.bodies import Bodies
@@ -24,6 +23,7 @@ from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.streaming.results import Results
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
 MAX_WORKING = 2
@@ -57,7 +57,7 @@ class Submitted(NamedTuple):
     line: int
     custom_id: str
     task_id: str
-    view: Callable[[TaskInfo], View]
+    view: Callable[[TaskInfo], ResultView]
     needs: int
     """Bytes of the request that `view` holds."""
 

@@ -21,13 +21,9 @@ from fairlane.gateway.core.spec import read_flag
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.responses.request.request import chat_of, read_storage_options
 from fairlane.gateway.settings import Settings
-from fairlane.streaming.views.chat import ChatBodyView
-from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.responses import ResponsesBodyView
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
-
-View = ChatBodyView | EmbeddingBodyView | ResponsesBodyView
-"""Makes the body of an answer."""
 
 
 class Request(NamedTuple):
@@ -36,7 +32,8 @@ class Request(NamedTuple):
     task_type: str
     payload: bytes
     fields: RawObject
-    view: Callable[[TaskInfo], View]
+    view: Callable[[TaskInfo], ResultView]
+    """Makes the body of the answer."""
     needs: int = 0
     """Bytes of it that `view` holds."""
 

@@ -11,6 +11,7 @@ from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
 from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
 MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512
@@ -25,7 +26,7 @@ class OpenAIRequest(NamedTuple):
     task_type: str
     streamed: Callable[[TaskInfo], ChatStreamView] | None
     """None: the request does not stream."""
-    whole: Callable[[TaskInfo], ChatBodyView | EmbeddingBodyView]
+    whole: Callable[[TaskInfo], ResultView]
 
 
 Read = Callable[[RawObject], OpenAIRequest]

@@ -11,7 +11,7 @@ from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.media.images import ImageBodyView, ImageStreamView, ModerationBodyView
 from fairlane.streaming.views.media.speech import SpeechBytesView, SpeechEventsView, type_of
 from fairlane.streaming.views.media.transcripts import FORMATS, TranscriptBodyView, TranscriptStreamView
-from fairlane.streaming.views.media.typed import MediaBodyView
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.workers import tasktypes
 
@@ -19,7 +19,7 @@ from fairlane.workers import tasktypes
 class AnswerViews(NamedTuple):
     """The views of an answer: one of both is used."""
 
-    whole: Callable[[TaskInfo], MediaBodyView] | None
+    whole: Callable[[TaskInfo], ResultView] | None
     streamed: Callable[[TaskInfo], Any] | None = None
     kind: Headers | None = None
     """The content type of a stream; None: events."""

@@ -103,6 +103,9 @@ class ResultView:
     answer.
     """
 
+    content_type = b"application/json"
+    """Of `body`."""
+
     def __init__(self, info: TaskInfo) -> None:
         self.info = info
         self.status = "queued"
@@ -180,6 +183,10 @@ class ResultView:
     def misfit(self, wanted: str) -> ResultShapeError:
         """That the worker answered with something else."""
         return misfit("text" if self._outputs and not self._result else self._result, wanted)
+
+    def body(self) -> bytes:
+        """The body of an answer to the call. Raises ResultShapeError for a result that is no answer to it."""
+        return self.result_json()
 
     def result_json(self) -> bytes:
         """The native result, one line of JSON (see the top of this file).

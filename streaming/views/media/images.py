@@ -5,8 +5,8 @@ from msgspec import Raw
 from fairlane.streaming.events import Event, read_done
 from fairlane.streaming.jsontext import items, join_object, json_string, kind_of, members
 from fairlane.streaming.views.choice import others
-from fairlane.streaming.views.media.typed import JSON, MediaBodyView, MediaStreamView, frame
-from fairlane.streaming.views.result import misfit
+from fairlane.streaming.views.media.typed import MediaStreamView, frame
+from fairlane.streaming.views.result import ResultView, misfit
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import media_usage
 
@@ -14,17 +14,17 @@ _OF_ALL = ("background", "output_format", "quality", "size")
 """Members of the answer that stand in the event of each of its images."""
 
 
-class ImageBodyView(MediaBodyView):
+class ImageBodyView(ResultView):
     """The images of a completed task: a result with a list of `data`, or that list. Raises ResultShapeError for anything else."""
 
-    def body(self) -> tuple[bytes, bytes]:
+    def body(self) -> bytes:
         found, result = _with_list(self.result, "data"), self.result or b""
         if found is None:
             raise self.misfit("images")
         if not kind_of(found.get("created")):
             found = {**found, "created": Raw(b"%d" % self.info.created)}
             result = join_object(found.items())
-        return JSON, self.with_usage(result, found, media_usage)
+        return self.with_usage(result, found, media_usage)
 
 
 class ImageStreamView(MediaStreamView):
@@ -48,11 +48,11 @@ class ImageStreamView(MediaStreamView):
         )
 
 
-class ModerationBodyView(MediaBodyView):
+class ModerationBodyView(ResultView):
     """The judgements of a completed task: a result with a list of `results`, or that list itself. Id and model are the task's
     where the worker names none, and the model also where its caller named a route. Raises ResultShapeError for anything else."""
 
-    def body(self) -> tuple[bytes, bytes]:
+    def body(self) -> bytes:
         found = _with_list(self.result, "results")
         if found is None:
             raise self.misfit("moderations")
@@ -60,7 +60,7 @@ class ModerationBodyView(MediaBodyView):
         for name in own:
             if kind_of(found.get(name)) and not (name == "model" and self.info.has_fallback):
                 own[name] = bytes(found[name])
-        return JSON, join_object({**found, **own}.items())
+        return join_object({**found, **own}.items())
 
 
 def _with_list(result: bytes | None, name: str) -> dict[str, Raw] | None:

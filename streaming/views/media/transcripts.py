@@ -14,8 +14,8 @@ from msgspec import Raw
 
 from fairlane.streaming.events import Event, read_done
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, kind_of, members, string_or_none
-from fairlane.streaming.views.media.typed import JSON, TEXT, MediaBodyView, MediaStreamView, frame
-from fairlane.streaming.views.result import ResultShapeError, misfit
+from fairlane.streaming.views.media.typed import MediaStreamView, frame
+from fairlane.streaming.views.result import ResultShapeError, ResultView, misfit
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import media_usage
 
@@ -36,14 +36,16 @@ _segments = msgspec.json.Decoder(list[_Segment])
 _string = msgspec.json.Decoder(str)
 
 
-class TranscriptBodyView(MediaBodyView):
+class TranscriptBodyView(ResultView):
     """The transcript of a completed task. Raises ResultShapeError for a result that has not the requested format."""
 
     def __init__(self, info: TaskInfo, response_format: str = "json") -> None:
         super().__init__(info)
         self._format = response_format
+        if response_format not in _JSON_FORMATS:
+            self.content_type = b"text/plain; charset=utf-8"
 
-    def body(self) -> tuple[bytes, bytes]:
+    def body(self) -> bytes:
         result = self.result
         text = _text_of(result)
         if result is None and self._outputs:
@@ -53,7 +55,7 @@ class TranscriptBodyView(MediaBodyView):
         found = members(result)
         if self._format in _JSON_FORMATS:
             whole = result if result is not None and found is not None else join_object([("text", text)])
-            return JSON, self.with_usage(whole, found or {"text": Raw(text)}, media_usage)
+            return self.with_usage(whole, found or {"text": Raw(text)}, media_usage)
         if found is None:
             said = _string.decode(text)
         elif self._format == "text":
@@ -61,7 +63,7 @@ class TranscriptBodyView(MediaBodyView):
         else:
             segments = _segments_of(found.get("segments"))
             said = "".join(subtitles(segments) if self._format == "srt" else captions(segments))
-        return TEXT, said.encode(errors="replace")
+        return said.encode(errors="replace")
 
 
 class TranscriptStreamView(MediaStreamView):

@@ -14,7 +14,6 @@ from fairlane.streaming.events import Event
 from fairlane.streaming.views.media.images import ImageBodyView, ModerationBodyView
 from fairlane.streaming.views.media.speech import CutShort, SpeechBytesView, SpeechEventsView
 from fairlane.streaming.views.media.transcripts import TranscriptBodyView, TranscriptStreamView
-from fairlane.streaming.views.media.typed import split_typed
 from fairlane.streaming.views.result import ResultShapeError
 
 SEGMENTS = [
@@ -25,7 +24,8 @@ HEARD = {"text": "One & <two> three four", "segments": SEGMENTS, "language": "en
 
 
 def transcript(log: Log, response_format: str = "json") -> tuple[bytes, bytes]:
-    return split_typed(fold(TranscriptBodyView(INFO, response_format), log.events).typed())
+    view = fold(TranscriptBodyView(INFO, response_format), log.events)
+    return view.content_type, view.body()
 
 
 def frames(view: Any, log: Log) -> list[dict[str, Any]]:
@@ -180,9 +180,9 @@ def test_lost_events_cut_it_too_and_a_failure_before_is_left_to_the_status() -> 
 
 
 def image(log: Log) -> dict[str, Any]:
-    kind, body = split_typed(fold(ImageBodyView(INFO), log.events).typed())
-    assert kind == b"application/json"
-    told: dict[str, Any] = json.loads(body)
+    view = fold(ImageBodyView(INFO), log.events)
+    assert view.content_type == b"application/json"
+    told: dict[str, Any] = json.loads(view.body())
     return told
 
 
@@ -205,9 +205,7 @@ def test_moderations_are_given_what_they_lack() -> None:
     results = [{"flagged": False}]
 
     def told(result: Any) -> Any:
-        return json.loads(
-            split_typed(fold(ModerationBodyView(INFO), Log().start().done(result).events).typed())[1]
-        )
+        return json.loads(fold(ModerationBodyView(INFO), Log().start().done(result).events).body())
 
     own = {"id": f"modr-{TASK}", "model": "small-model", "results": results}
     assert told(results) == told({"results": results}) == own
