@@ -71,6 +71,7 @@ class Account(Schema, kw_only=True):
     tiers: list[str]
     modes: list[Mode]
     version: str
+    disabled_features: Annotated[list[str], says("see the setting; pages leave out what needs them")]
     limits: Annotated[LimitsLeft, says("of the key, over all its users")]
     user_limits: Annotated[LimitsLeft, says("of this user of a delegating key")]
     quota: Annotated[QuotaLeft | None, says("null: its tasks are free")]
@@ -99,6 +100,7 @@ async def caller(request: Framed, caller: CallerDep) -> Response:
             "tiers": sorted(gateway.current.settings.tiers) if caller.delegating else [caller.tier],
             "modes": list(MODES),
             "version": __version__,
+            "disabledFeatures": gateway.current.settings.disabled_features,
             **await limit_fields(
                 gateway.scheduler, caller.user, "" if caller.claims else caller.key_limits, caller.user_limits
             ),

@@ -167,6 +167,7 @@ VARIES = (
     (r"\b(req_)?[0-9a-f]{24,32}\b", "<id>"),
     (r"event: queued\ndata: .*\n\n", ""),  # (the task may start before its client is read)
     (r'("version":)"[^"]*"', r'\1"<varies>"'),
+    (r'("disabledFeatures":)\[[^]]*\]', r'\1"<varies>"'),
     (r"\b1[0-9]{15}\b", "<us>"),
     (r"\b1[0-9]{12}\b", "<ms>"),
     (r"\b1[0-9]{9}\b", "<s>"),

@@ -56,6 +56,27 @@ async def test_an_adapted_limit_is_shown_with_its_bounds(
         await expect(cell(page, "models", "m", "Slots in use")).to_have_text("1 of 2auto 2/64")
 
 
+async def test_a_disabled_feature_has_no_page_no_panel_and_no_button(
+    redis_url: str, tmp_path: Path, open_browser: OpenBrowser
+) -> None:
+    off = ["webhooks", "overrides", "credits", "chains", "messages"]
+    async with talking(redis_url, tmp_path, keys=KEYS, disabled_features=off, models={"m": {}}) as talk:
+        page = await (await open_browser(talk.served.url)).open("/dashboard#/keys/acme")
+        await sign_in(page, ADMIN)
+        await expect(page.locator("#limits")).to_be_visible()
+        await expect(page.locator("#quota, #ledger, #payers")).to_have_count(0)
+        await expect(page.locator("#views [data-view=batches]")).to_be_visible()
+        await expect(
+            page.locator("#views").locator("[data-view=webhooks], [data-view=overrides]")
+        ).to_have_count(0)
+        await page.goto(f"{talk.served.url}/dashboard#/webhooks")
+        await expect(row(page, "models", "m")).to_be_visible()
+        await expect(page.locator("[data-action=change]")).to_have_count(0)
+        await page.goto(talk.served.url)
+        await expect(page.locator("#api option[value=responses]")).to_have_count(1)
+        await expect(page.locator("#api option[value=messages]")).to_have_count(0)
+
+
 async def test_who_caused_a_backlog_is_shown_throttled_and_cancelled(
     talk: Talk, open_browser: OpenBrowser
 ) -> None:

@@ -119,6 +119,7 @@ async def test_pages_ask_for_no_key_and_calls_do(redis_url: str, tmp_path: Path)
         "tiers": ["paid"],
         "modes": ["stream", "batch", "vision"],
         "version": "",
+        "disabledFeatures": [],
         "limits": {},
         "userLimits": {},
         "quota": None,

@@ -35,13 +35,20 @@ export function explain(error) {
 /** The client's `request` with the page's key, or the key `as`. Throws FairlaneError. */
 export const call = (path, { as = key, headers, ...options } = {}) => request(path, { ...options, headers: { ...headers, ...authorization(as) } });
 
+let disabled = [];
+
+/** Whether the gateway has this feature, or list of the dashboard, enabled. */
+export const enabled = name => !disabled.includes(name);
+
 /**
  * The client that the page is for the gateway: { user, tier, key, open, delegating, admin, tiers, modes, version }; null when a key is needed and
  * there is none, or a wrong one. Throws FairlaneError for anything else.
  */
 export async function whoAmI(options = {}) {
   try {
-    return await call("/api/me", options);
+    const me = await call("/api/me", options);
+    disabled = me.disabledFeatures;
+    return me;
   } catch (error) {
     if (error.status === 401) return null;
     throw error;

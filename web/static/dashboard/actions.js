@@ -57,6 +57,7 @@ function settingField(name, value, overridden, { type, choices, minimum, maximum
 const change = (kind, name, only = null) => ({
   name,
   label: `action.${name}`,
+  needs: ["overrides"],
   partial: true,
   title: row => t("change.title", { name: row[kind] }),
   text: row => (only ? t("change.everyone", { name: row[kind] }) : t("change.hint")),
@@ -72,6 +73,7 @@ const change = (kind, name, only = null) => ({
 const pause = (kind, what, paused) => ({
   name: what,
   label: `action.${what}`,
+  needs: ["overrides"],
   danger: paused,
   when: row => row.paused !== paused,
   title: row => t(`ask.${what}`, { name: row[kind] }),
@@ -82,7 +84,7 @@ const pause = (kind, what, paused) => ({
 
 export const limitActions = kind => [pause(kind, "pause", true), pause(kind, "resume", false), change(kind, "change")];
 
-export const throttle = { ...change("model", "throttle", ["max_running_per_user", "max_waiting_per_user"]), when: row => row.model && row.waiting };
+export const throttle = { ...change("model", "throttle", ["max_running_per_user", "max_waiting_per_user"]), needs: ["overrides", "limits"], when: row => row.model && row.waiting };
 
 // ---- upstreams and workers ----------
 
@@ -94,6 +96,7 @@ const breakerName = ({ model, upstream }) => t("breaker.of", { model, upstream: 
 export const breakerActions = ["open", "closed", "auto"].map(breaker => ({
   name: `breaker-${breaker}`,
   label: `action.breaker.${breaker}`,
+  needs: ["overrides", "breakers"],
   danger: breaker === "open",
   when: row => (breaker === "auto" ? row.forced || row.breaker !== "closed" || isCoolingDown(row) : !row.forced || row.breaker !== breaker),
   title: row => t(`ask.breaker.${breaker}`, { name: breakerName(row) }),

@@ -1,6 +1,6 @@
 // The dashboard: who may see it, which view is shown, and the one live feed that all views are drawn from.
 
-import { explain, getKey } from "../common/api.js";
+import { enabled, explain, getKey } from "../common/api.js";
 import { byId, h, replace, setText } from "../common/dom.js";
 import { clock, duration, number } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
@@ -39,6 +39,7 @@ page.onMe((me, problem) => {
   if (state.allowed) {
     state.denied = null;
     document.body.classList.toggle("viewer", !me.scopes.includes("admin"));
+    drawViews(addressed().name);
     startFeed();
     route();
     draw();
@@ -181,7 +182,7 @@ function leave() {
 function addressed() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const [name, id] = path.split("/");
-  return { name: name in LISTS ? name : "overview", id: name in RECORDS && id ? id : undefined, wanted: new URLSearchParams(query ?? "") };
+  return { name: name in LISTS && enabled(name) ? name : "overview", id: name in RECORDS && id ? id : undefined, wanted: new URLSearchParams(query ?? "") };
 }
 
 function route() {
@@ -202,7 +203,7 @@ function route() {
 
 function drawViews(current) {
   const link = name => h("a", { href: `#/${name in LISTS ? name : ""}`, dataset: { view: name }, "aria-current": name === current ? "page" : null }, t(`${name}.title`));
-  replace(byId("views"), ["overview", ...Object.keys(LISTS)].map(link));
+  replace(byId("views"), ["overview", ...Object.keys(LISTS).filter(enabled)].map(link));
 }
 
 addEventListener("hashchange", () => {

@@ -1,7 +1,7 @@
 // Actions of operators: each asks by a form in a dialog, which stays, with what was typed and what is wrong with it, until the gateway
 // has done it or the reader closes it. Each is recorded in the audit log.
 
-import { call, explain } from "../common/api.js";
+import { call, enabled, explain } from "../common/api.js";
 import { h, replace } from "../common/dom.js";
 import { t } from "../common/i18n.js";
 import { copyButton, openDialog, openForm, toast } from "../common/page.js";
@@ -9,7 +9,7 @@ import { copyButton, openDialog, openForm, toast } from "../common/page.js";
 const MAX_CALLS = 20;
 
 /**
- * A button for an action on a row: { name, label, when(row), danger, title(row), text(row), fields(row, context), partial, send(row, values, nonce) →
+ * A button for an action on a row: { name, label, needs (features), when(row), danger, title(row), text(row), fields(row, context), partial, send(row, values, nonce) →
  * [path, options], done(answer, row), run(row) }. With `run` it asks nothing. With `partial` only fields that were changed are sent. An answer
  * with a `secret` is shown once; one with `more` was not the last.
  *
@@ -29,7 +29,7 @@ export const actionButton = (action, rowOf, context, after) =>
     t(action.label),
   );
 
-export const offered = (actions, row) => actions.filter(({ when }) => !when || when(row));
+export const offered = (actions, row) => actions.filter(({ when, needs = [] }) => needs.every(enabled) && (!when || when(row)));
 
 async function attempt(work) {
   try {

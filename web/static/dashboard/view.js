@@ -1,7 +1,7 @@
 // The parts of all views: panels, tables in panels, and one view for all kinds of records that operators list, filter, look at and
 // change. resources/ describes each kind as data.
 
-import { call, explain } from "../common/api.js";
+import { call, enabled, explain } from "../common/api.js";
 import { byId, h, labelled, later, replace, setText } from "../common/dom.js";
 import { t } from "../common/i18n.js";
 import { LiveTable } from "../common/table.js";
@@ -112,7 +112,7 @@ class PagedSection extends Section {
  *   notes(answer), whole (not in pages), againMs }. Its filters and chips are members of the address.
  * - filter: { name, label, options: [value, text()][] }, or a text with { type, show(value), parse(text), suggest(context) → [value, text][],
  *   open(text) → an address }.
- * - group: { name, title, note, facts: [label, value][], notice, content, actions, filters }.
+ * - group: { name, title, needs (features), note, facts: [label, value][], notice, content, actions, filters }.
  */
 export class ResourceView {
   constructor(resource, id, wanted, context) {
@@ -197,7 +197,7 @@ export class ResourceView {
   _draw({ groups, sections }, record) {
     this._closeLists();
     this._lists = sections.map(section => this._section(section));
-    replace(this._body, groups.map(group => this._group(group, record)), this._lists.map(({ element }) => element));
+    replace(this._body, groups.filter(({ needs = [] }) => needs.every(enabled)).map(group => this._group(group, record)), this._lists.map(({ element }) => element));
   }
 
   _button(action, row) {

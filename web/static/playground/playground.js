@@ -3,7 +3,7 @@
 // The page's fragment is the task's link: #task=<id>&token=<ticket>[&user=<name>]. The ticket lets its holder read this one task and
 // nothing else; a browser does not send a fragment to a server.
 
-import { call, explain } from "../common/api.js";
+import { call, enabled, explain } from "../common/api.js";
 import { byId, h, radios, recall, remember, replace, setText } from "../common/dom.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
@@ -51,6 +51,7 @@ function headersFor(user, tier) {
 
 page.onMe((me, problem) => {
   byId("ask-problem").hidden = true;
+  drawApis();
   const box = byId("page-problem");
   box.hidden = me !== undefined && me !== null;
   if (me === undefined) setText(box, explain(problem));
@@ -147,8 +148,8 @@ byId("model").addEventListener("change", () => {
 
 function drawApis() {
   const before = byId("api").value || kept("api") || "fairlane";
-  replace(byId("api"), Object.entries(APIS).map(([name, { path }]) => h("option", { value: name }, `${name[0].toUpperCase()}${name.slice(1)} – ${path}`)));
-  byId("api").value = before;
+  replace(byId("api"), Object.entries(APIS).filter(([name]) => enabled(name)).map(([name, { path }]) => h("option", { value: name }, `${name[0].toUpperCase()}${name.slice(1)} – ${path}`)));
+  byId("api").value = enabled(before) ? before : "fairlane";
   drawApi();
 }
 

@@ -1,6 +1,6 @@
 // Keys and worker tokens: the list, and one key with its limits, its quota and its ledger.
 
-import { call } from "../../common/api.js";
+import { call, enabled } from "../../common/api.js";
 import { h } from "../../common/dom.js";
 import { dateTime, exactCredits, number } from "../../common/format.js";
 import { t } from "../../common/i18n.js";
@@ -10,6 +10,7 @@ const DAY_MS = 86_400_000;
 const SCOPES = ["call", "viewer", "metrics", "admin"];
 const LIMITS = ["requests_per_minute", "requests_per_day", "tokens_per_minute", "tokens_per_day", "max_running", "max_waiting"];
 const SWITCHES = ["signing", "delegating"];
+const offeredSwitches = () => SWITCHES.filter(name => name !== "signing" || enabled("signed_tokens"));
 const TONES = { valid: "good", expired: "warn", revoked: "bad", replaced: "warn", unusable: "warn", configuration: "info" };
 
 const pathOf = id => `/api/admin/keys/${encodeURIComponent(id)}`;
@@ -47,7 +48,7 @@ const create = {
     { name: "expires", type: "date", parse: typed => (typed ? new Date(`${typed}T00:00`).getTime() : null) },
     { name: "note" },
     { name: "delegating", type: "checkbox", hint: "keys.delegating.hint" },
-    { name: "signing", type: "checkbox", hint: "keys.signing.hint" },
+    ...(enabled("signed_tokens") ? [{ name: "signing", type: "checkbox", hint: "keys.signing.hint" }] : []),
   ],
   send: (_, { kind, id, note, models, expires, scopes, ...more }) => {
     const both = { kind, id, note, models: models.length ? models : null, expires };
@@ -88,7 +89,7 @@ const patch = (name, fields, body) => ({
   done: (_, row) => t("done.change", { name: row.id }),
 });
 
-const switches = patch("signing", row => SWITCHES.map(name => ({ name, type: "checkbox", value: Boolean(row.settings[name]), hint: `keys.${name}.hint` })), values => values);
+const switches = patch("signing", row => offeredSwitches().map(name => ({ name, type: "checkbox", value: Boolean(row.settings[name]), hint: `keys.${name}.hint` })), values => values);
 
 const changeLimits = part =>
   patch(
@@ -213,7 +214,7 @@ export const key = {
     const user = query.get("user");
     const each = row.settings.quota?.of === "user";
     const subject = row.kind !== "caller" || (each && !user) ? null : each ? { user: `${id}/${user}` } : { key: id };
-    const standing = subject ? (await call(`/api/admin/balances?${new URLSearchParams({ ...subject, limit: 1 })}`).catch(() => ({ rows: [] }))).rows[0] : null;
+    const standing = subject && enabled("credits") ? (await call(`/api/admin/balances?${new URLSearchParams({ ...subject, limit: 1 })}`).catch(() => ({ rows: [] }))).rows[0] : null;
     return { ...row, subject, standing };
   },
   draw(row, query) {
@@ -239,12 +240,13 @@ export const key = {
     if (row.kind !== "caller") return { groups: [head], sections: [] };
     const groups = [
       head,
-      { name: "limits", facts: limitFacts(settings.limits, row.limits), actions: [changeLimits("limits")] },
-      ...(settings.delegating ? [{ name: "user_limits", facts: limitFacts(settings.user_limits, row.userLimits), actions: [changeLimits("user_limits")], filters: [{ name: "user" }] }] : []),
-      { name: "signing", title: t("col.signing"), facts: SWITCHES.map(name => [`col.${name}`, t(`value.${Boolean(settings[name])}`)]), actions: [switches] },
-      { name: "quota", facts: quotaFacts(row, standing), actions: [grant(user), changeQuota] },
+      { name: "limits", needs: ["limits"], facts: limitFacts(settings.limits, row.limits), actions: [changeLimits("limits")] },
+      ...(settings.delegating ? [{ name: "user_limits", needs: ["limits"], facts: limitFacts(settings.user_limits, row.userLimits), actions: [changeLimits("user_limits")], filters: [{ name: "user" }] }] : []),
+      { name: "signing", title: t("col.signing"), facts: offeredSwitches().map(name => [`col.${name}`, t(`value.${Boolean(settings[name])}`)]), actions: [switches] },
+      { name: "quota", needs: ["credits"], facts: quotaFacts(row, standing), actions: [grant(user), changeQuota] },
     ];
     const paid = settings.quota || standing?.granted || standing?.spent;
-    return { groups, sections: !subject ? [payers(id)] : paid ? [ledger(subject)] : [] };
+    const credits = subject ? (paid ? [ledger(subject)] : []) : [payers(id)];
+    return { groups, sections: enabled("credits") ? credits : [] };
   },
 };
