@@ -158,7 +158,7 @@ class Gateway:
         )
         cancels, presence = self.dispatcher.cancels, self.dispatcher.offers.presence
         self.workers = WorkerSocket(
-            self.dispatcher.registry,
+            self.dispatcher,
             lambda authorization: current.callers.authenticate_worker(authorization),
             SessionSettings(
                 settings.tuning.heartbeat_ms, settings.tuning.dead_after_ms, settings.max_worker_message_bytes
@@ -181,13 +181,7 @@ class Gateway:
             self.database, self.link, keys, replica, current, self.metrics, as_shown
         )
         self.submit = submit = Submit(
-            self.dispatcher.slots.submit,
-            self.hub,
-            self.metrics,
-            current,
-            lifecycle,
-            self._load_balance,
-            checker,
+            self.dispatcher.submit, self.hub, self.metrics, current, lifecycle, self._load_balance, checker
         )
         self.audit = audit = AuditRecord(self.scheduler, records.slots, records.outbox.catch_up)
         self.cancel = cancel = Cancel(cancels.cancel, audit.note)

@@ -49,7 +49,7 @@ class Shutdown:
         Nothing is waited for after MAX_OUTAGE_MS without Redis.
         """
         self._lifecycle.drain(drain_ms)
-        self._dispatcher.registry.drain()
+        self._dispatcher.drain()
         self._workers.drain(drain_ms + FAREWELL_MS)
         peer = self._lifecycle.peer_available = await self._replicas.another_stays()
         self._log("the gateway drains")

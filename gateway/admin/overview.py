@@ -19,7 +19,7 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.inspector import StoreInspector
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
-from fairlane.workers.server.congestion import Congestion
+from fairlane.workers.server.hooks.congestion import Congestion
 
 
 @dataclass(eq=False)

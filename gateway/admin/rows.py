@@ -15,7 +15,7 @@ from fairlane.queues.inspect.inspector import Model, Queue, ReplicaInfo
 from fairlane.queues.rules import Kind
 from fairlane.queues.tasks import TERMINAL, asked_model
 from fairlane.queues.versions import Configuration
-from fairlane.workers.server.congestion import ModelLimits
+from fairlane.workers.server.hooks.congestion import ModelLimits
 
 MAX_MODELS = 8
 """Models of a worker that its row names."""

@@ -1,4 +1,4 @@
-"""The next stage of a chain, when one has ended here: `workers/server/tasks/effects.py` calls it, and writes it to the store."""
+"""The next stage of a chain, when one has ended here: `workers/server/hooks/chains.py` calls it, and writes it to the store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ from fairlane.streaming.events import (
     fragment_stage,
     with_failed_stage,
 )
-from fairlane.workers.server.tasks.chains import Follows, StageDone
+from fairlane.workers.server.hooks.chains import Follows, StageDone
 
 log = structlog.get_logger("fairlane.gateway")
 

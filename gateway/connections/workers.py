@@ -11,8 +11,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.exceptions import ProtocolError
 from websockets.frames import Frame, Opcode
 
+from fairlane.gateway.connections.signals import Signal
 from fairlane.workers.server.sessions.socket import SOCKET, Receiver
-from fairlane.workers.server.signals import Signal
 
 try:
     from websockets.speedups import apply_mask

@@ -10,5 +10,5 @@ def attach(gateway: Gateway) -> Attached:
     """Sign permits with the replicas' common secret."""
     dispatcher = gateway.dispatcher
     signer = Signer(gateway.tickets.mac)
-    gate = Gate(gateway.scheduler, dispatcher.background, signer, dispatcher.slots.ask_later)
+    gate = Gate(gateway.scheduler, dispatcher.background, signer, dispatcher.ask_later)
     return Attached(parts=[gate])

@@ -35,13 +35,13 @@ class Inbox:
         if kind in (b"event", b"event_id", b"ephemeral"):
             self._hub.on_event(message)
         elif kind in (b"wake", b"wake_all"):
-            self._dispatcher.slots.on_wake(message[len(kind) + 1 :].decode(), targeted=kind == b"wake")
+            self._dispatcher.on_wake(message[len(kind) + 1 :].decode(), targeted=kind == b"wake")
         elif kind == b"stop":
             _, task_id, epoch, why = message.decode().split("\n", 3)
-            self._dispatcher.stops.on_stop(task_id, int(epoch), why)
+            self._dispatcher.on_stop(task_id, int(epoch), why)
         elif kind == b"reader":
             _, task_id, epoch, replica = message.decode().split("\n")
-            self._dispatcher.stops.on_reader(task_id, int(epoch), replica)
+            self._dispatcher.on_reader(task_id, int(epoch), replica)
         elif kind == b"drain":
             self._drain_worker(message[len(kind) + 1 :].decode())
         elif kind == b"breaker":
@@ -49,4 +49,4 @@ class Inbox:
             if by == self._replica:  # the owner of the task that caused the change logs it
                 self._metrics.breaker_changed(model, upstream, what, why, int(ms))
             if what == "closed":
-                self._dispatcher.slots.on_upstream_open(model, upstream)
+                self._dispatcher.on_upstream_open(model, upstream)

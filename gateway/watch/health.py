@@ -9,7 +9,7 @@ from fairlane.gateway.watch.event_loop import EventLoopMonitor
 from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.queues.store.channel import Channel
 from fairlane.queues.store.link import RedisLink
-from fairlane.workers.server.pool import Pool
+from fairlane.workers.server.pool.pool import Pool
 from fairlane.workers.server.tasks.attempts import Attempts
 
 

@@ -35,8 +35,9 @@ from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.protocol import ErrorInfo, TaskChunk, TaskResult, encoder, from_worker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 from fairlane.workers.sdk.values import as_json
-from fairlane.workers.server.pool import Worker
+from fairlane.workers.server.pool.worker import Worker
 from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.tasks import messages
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.steps import Finish
 
@@ -472,8 +473,8 @@ class Effects:
     def time(self) -> float:
         return 0.0
 
-    def apply(self, attempt: Attempt, step: Any) -> None:
-        self.step = step
+    def finish(self, attempt: Attempt, end: Finish) -> None:
+        self.step = end
 
     def __getattr__(self, name: str) -> Any:
         """What else an attempt reports."""
@@ -510,7 +511,7 @@ async def log_of(handler: Any, rng: random.Random, *, stream: bool, choices: int
                 result.last_seq += 1
                 frame = encoder.encode(TaskChunk(task_id=TASK, attempt=1, seq=result.last_seq, deltas=[item]))
                 message: Any = from_worker.decode(frame)
-                assert attempt.chunk(message) is None
+                assert messages.chunk(attempt, message) is None
                 if rng.random() < 0.5:
                     writer.flush()
             elif isinstance(item, Usage):
@@ -521,7 +522,7 @@ async def log_of(handler: Any, rng: random.Random, *, stream: bool, choices: int
         result.error = error.message
         result.error_info = ErrorInfo(error.code, error.retryable, error.message)
     told: Any = from_worker.decode(encoder.encode(result))
-    attempt.result(told)
+    messages.result(attempt, told)
     writer.flush()
     if isinstance(effects.step, Finish):
         kind = "done" if effects.step.state is State.COMPLETED else "error"

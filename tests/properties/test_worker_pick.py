@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.support.lives import live
 
-from fairlane.workers.server.pool import ANY, Mismatch, Pool, Worker
+from fairlane.workers.server.pool.pool import Pool
+from fairlane.workers.server.pool.worker import ANY, Mismatch, Worker
 
 MODELS = ["m", "n", "o"]
 TYPES = [None, ("chat",), ("embed",), ("chat", "embed")]
@@ -76,8 +77,7 @@ class Picking(RuleBasedStateMachine):
     @rule(data=st.data(), task=tasks)
     def begins(self, data: Any, task: str) -> None:
         worker = self.one(data)
-        worker.attempts[task] = None  # type: ignore[assignment]
-        self.pool.touch(worker)
+        self.pool.begin(worker, (task, 1), None)  # type: ignore[arg-type]
         (self.unused if worker in self.unused else self.used).remove(worker)
         self.used.append(worker)
 
@@ -85,13 +85,13 @@ class Picking(RuleBasedStateMachine):
     @rule(data=st.data())
     def ends(self, data: Any) -> None:
         worker = data.draw(st.sampled_from([w for w in self.workers if w.attempts]))
-        del worker.attempts[next(iter(worker.attempts))]
+        self.pool.end(worker, next(iter(worker.attempts)))
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), count=st.integers(0, 2))
     def reserves(self, data: Any, count: int) -> None:
         worker = self.one(data)
-        worker.give_back(worker.reserved)
+        worker.reserve(-worker.reserved)
         worker.reserve(count)
 
     @precondition(lambda self: self.workers)
@@ -153,7 +153,7 @@ class Picking(RuleBasedStateMachine):
             expected = None if worker is None else (worker, min(worker.free(self.now), 2))
             assert self.pool.reserve(model, 2, "chat") == expected
             if expected is not None:
-                expected[0].give_back(expected[1])
+                expected[0].reserve(-expected[1])
 
     @invariant()
     def another_task_is_wanted_where_one_would_be_free(self) -> None:

@@ -5,17 +5,12 @@ import random
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.presence import MAX_PER_MESSAGE
 from fairlane.queues.loops import Periodic
-from fairlane.queues.scheduler import Scheduler
-from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import CLOSE_NO_ACK
-from fairlane.workers.server.offers.health import Health
-from fairlane.workers.server.offers.offers import Offers
-from fairlane.workers.server.payloads import PayloadCache
-from fairlane.workers.server.pool import RETRY_REST_MS
-from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.health import Health
+from fairlane.workers.server.hooks.silence import Silence
+from fairlane.workers.server.runner import RETRY_REST_MS
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempts import Attempts
-from fairlane.workers.server.tasks.output_timeouts import OutputTimeouts
 
 RENEW_S = 5.0
 TICK_S = 1.0
@@ -32,31 +27,15 @@ class Maintenance(Periodic):
     interval_s = RETRY_S
     expected = (StoreError,)
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        hub: Hub,
-        slots: Slots,
-        attempts: Attempts,
-        payloads: PayloadCache,
-        offers: Offers,
-        health: Health,
-        timeouts: OutputTimeouts,
-        settings: DispatchSettings,
-    ) -> None:
-        self._scheduler = scheduler
-        self._hub = hub
+    def __init__(self, slots: Slots, attempts: Attempts, health: Health, silence: Silence) -> None:
         self._slots = slots
-        self._pool = slots.pool
+        self._scheduler = slots.scheduler
         self._attempts = attempts
-        self._payloads = payloads
-        self._offers = offers
-        self.wake = offers.hurry
         self._health = health
-        self._timeouts = timeouts
-        self._settings = settings
+        self._silence = silence
+        self.wake = slots.offers.hurry
         self._rng = random.Random()  # noqa: S311 - spreads load only
-        limits = scheduler.limits
+        limits = slots.scheduler.limits
         self._renew_s = min(RENEW_S, limits.lease_ms / 3000)
         self._tick_s = min(TICK_S, self._renew_s / 2, limits.grant_ms / 3000)
 
@@ -66,19 +45,19 @@ class Maintenance(Periodic):
         """Offer, renew, sweep: in this order, so that live tasks are not swept after an outage. Return the time to wait (s)."""
         try:
             self.check_limits()
-            self._payloads.expire()
+            self._slots.payloads.expire()
             self._health.review_soon()
         finally:  # leases must be renewed whatever fails here
-            await self._offers.report_if_due()
+            await self._slots.offers.report_if_due()
             await self._renew()
             next_ms, looked = await self._scheduler.sweep()
         wait_s = 0.0 if looked >= 100 else min(next_ms / 1000 + 0.002, self._tick_s)
         return wait_s * self._rng.uniform(0.95, 1.0)
 
     async def _renew(self) -> None:
-        now = self._pool.time()
+        now = self._slots.time()
         held = [a for a in self._attempts.values() if a.held and now - a.renewed_at >= self._renew_s]
-        alive = self._hub.keeping_alive(now)
+        alive = self._slots.hub.keeping_alive(now)
         for at in range(0, max(len(held), len(alive)), MAX_PER_MESSAGE):
             some = held[at : at + MAX_PER_MESSAGE]
             replies = await self._scheduler.renew(
@@ -93,26 +72,24 @@ class Maintenance(Periodic):
 
     def check_limits(self) -> None:
         """Local time limits of attempts and workers."""
-        settings, now = self._settings, self._pool.time()
+        slots, settings, now = self._slots, self._slots.settings, self._slots.time()
         dead_after, ack_s = settings.dead_after_ms / 1000, settings.ack_ms / 1000
-        for worker in self._pool:
+        for worker in slots.pool:
             if worker.version >= 2 and now - worker.heard_at > dead_after:
                 worker.close(1011, "silent for too long")
             elif worker.missed_acks and now - worker.heard_at > ack_s:
-                self._slots.hold(
-                    worker, SILENT_HOLD_MS
-                )  # it may hang: it gets nothing until it sends something
+                slots.hold(worker, SILENT_HOLD_MS)  # it may hang: it gets nothing until it sends something
         for attempt in list(self._attempts.values()):
             worker = attempt.worker
-            if attempt.phase == "sent" and attempt.waits_for_ack(now, ack_s):
+            if attempt.phase == "sent" and attempt.sent_at is not None and now - attempt.sent_at > ack_s:
                 worker.missed_acks += 1
                 attempt.unacknowledged()
-                self._slots.hold(worker, RETRY_REST_MS)
+                slots.hold(worker, RETRY_REST_MS)
                 if worker.missed_acks >= MISSED_ACKS:
                     worker.close(CLOSE_NO_ACK, "three tasks in a row were not acknowledged")
             elif attempt.phase == "running":
-                if attempt.timer is None:  # its model may have a limit now
-                    self._timeouts.check(attempt)
+                if attempt.timer is None and settings.output_limits:  # its model may have a limit now
+                    self._silence.check(attempt)
             elif attempt.phase == "stopping":
                 late = now - attempt.stopping_since
                 if now > attempt.stop_until:

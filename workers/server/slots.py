@@ -1,4 +1,4 @@
-"""Fills the slots of the workers here: requests tasks whenever a slot is free, and when a wake-up reports one.
+"""The slots of a replica's workers: requests tasks whenever one is free, and when a wake-up reports one.
 
 A slot is free, reserved for a request under way, or taken by an attempt. Grants are handled in callbacks of the scheduler's
 replies, so that a grant is never lost with the client request that happened to receive it.
@@ -6,7 +6,8 @@ replies, so that a grant is never lost with the client request that happened to 
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
@@ -22,74 +23,88 @@ from fairlane.queues.tasks import (
     Submitted,
     TaskSpec,
 )
+from fairlane.streaming.hub import Hub
+from fairlane.workers.server.background import Background
 from fairlane.workers.server.cancel import Cancels
 from fairlane.workers.server.payloads import PayloadCache
-from fairlane.workers.server.pool import ANY, Pool, Worker
+from fairlane.workers.server.pool.offers import Offers
+from fairlane.workers.server.pool.pool import Pool
+from fairlane.workers.server.pool.worker import ANY, Worker
+from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.timers import ModelTimers
 
+STOPS_EARLIER_S = 10.0
+"""A worker has this much less time to stop than the sweep gives the task, so its replica ends the task first, and reports its
+usage."""
 MAX_FILLED = 50
 FILL_PAUSE_S = 0.02
 MAX_MISSED_WAKEUPS = 1000
 """Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
 MAX_SHUT_MS = 5000
 """For how long no task of a model is requested through a closed upstream: the message that it is open may be lost."""
-MISMATCH_REST_S = 1.0
-"""How long no task is requested for a worker after one that only others take: it would get the same one again."""
+
+SubmitAnswer = Submitted | ExistingTask | Rejection
 
 
-class Slots:
-    """See the module. `close` forgets the timers."""
+class Slots(ABC):
+    """See the module. The base of `Dispatcher`, which begins the tasks; and what its parts share."""
 
-    start: Callable[[Grant, Worker], None]
-    """Begins a task that was granted for a slot of this worker. Set once, before the first question: see `Dispatcher`."""
-
-    def __init__(self, scheduler: Scheduler, pool: Pool, payloads: PayloadCache, cancels: Cancels) -> None:
-        self.pool = pool
-        self._scheduler = scheduler
-        self._payloads = payloads
-        self._cancels = cancels
-        self._loop = asyncio.get_running_loop()
-        self._missed_wakeups: set[str] = set()
-        self._timers = ModelTimers(self._loop, partial(self.on_wake, targeted=True))
+    def __init__(self, scheduler: Scheduler, hub: Hub, settings: DispatchSettings) -> None:
+        self.scheduler = scheduler
+        self.hub = hub
+        self.settings = settings
+        self.loop = loop = asyncio.get_running_loop()
+        self.time = loop.time
+        self.pool = Pool(loop.time)
+        self.payloads = PayloadCache(settings.payload_cache_bytes, loop.time)
+        self.background = Background()
+        self.cancels = Cancels(scheduler, hub.deliver, self.background)
+        self.offers = Offers(scheduler, self.pool, settings)
+        self._timers = ModelTimers(loop, partial(self.on_wake, targeted=True))
         self.ask_later = self._timers.set
         """Set timers for models that may start a task in a while."""
+        self._missed_wakeups: set[str] = set()
 
-    def close(self) -> None:
-        """Forget the timers, and those to come."""
-        self._timers.close()
+    @abstractmethod
+    def assign_task(self, grant: Grant, worker: Worker) -> None:
+        """Begin a task that was granted for a slot of this worker."""
 
-    # ---- asking ----------
+    @property
+    def stop_grace_s(self) -> float:
+        """How long a worker may take to stop a task before its connection is closed."""
+        grace_s = self.scheduler.limits.stop_grace_ms / 1000
+        return grace_s - min(STOPS_EARLIER_S, grace_s / 4)
 
     def submit(
         self, task: TaskSpec, chain: ChainStart | None = None, follow: bool = False
-    ) -> Awaitable[Submitted | ExistingTask | Rejection]:
+    ) -> Awaitable[SubmitAnswer]:
         """Queue a task, the first stage of a `chain` if there is one, unless its idempotency key names a task. `follow`: as
         `Scheduler.submit` has it. Raise StoreUnavailable. The task does not run later then, unless it has an idempotency key, so
         that its client can repeat the request, or is submitted again by its id."""
-        done: asyncio.Future[Submitted | ExistingTask | Rejection] = self._loop.create_future()
-        if self._scheduler.outbox_full:
+        done: asyncio.Future[SubmitAnswer] = self.loop.create_future()
+        scheduler = self.scheduler
+        if scheduler.outbox_full:
             done.set_result(Rejection("outbox_full"))
             return done
         worker, want = self.pool.reserve(task.model, 1, task.task_type) or (None, 0)
         if chain is None:
-            self._payloads.put(task.id, task.payload)
+            self.payloads.put(task.id, task.payload)
         try:
-            reply = self._submit(task, worker, want, chain=chain, follow=follow)
+            reply = scheduler.submit(
+                *(task, want, scheduler.nonce(), worker.id if worker else ""),
+                follow=follow,
+                named=worker is not None and worker.models != (ANY,),
+                upstream=worker.upstream if worker else "",
+                chain=chain,
+            )
         except StoreUnavailable:
-            self._payloads.pop(task.id)
+            self.payloads.pop(task.id)
             if worker:
-                worker.give_back(want)
+                worker.reserve(-want)
             raise
         task.payload = b""  # its caller may wait for long; the store and the cache have it
         reply.add_done_callback(partial(self._on_submitted, task.id, task.again, worker, want, done))
         return done
-
-    def _submit(self, task: TaskSpec, worker: Worker | None, want: int, **more: Any) -> asyncio.Future[Any]:
-        nonce, scheduler = self._scheduler.nonce(), self._scheduler
-        if worker is None:
-            return scheduler.submit(task, want, nonce, **more)
-        named = worker.models != (ANY,)
-        return scheduler.submit(task, want, nonce, worker.id, named=named, upstream=worker.upstream, **more)
 
     def _on_submitted(
         self,
@@ -97,29 +112,32 @@ class Slots:
         repeatable: bool,
         worker: Worker | None,
         want: int,
-        done: asyncio.Future[Submitted | ExistingTask | Rejection],
+        done: asyncio.Future[SubmitAnswer],
         reply: asyncio.Future[Any],
     ) -> None:
-        if worker:
-            worker.give_back(want)
         error = reply.exception()
         if error is not None:
-            self._payloads.pop(task_id)
+            if worker:
+                worker.reserve(-want)
+            self.payloads.pop(task_id)
             if isinstance(error, StoreError) and error.sent and not repeatable:
-                self._cancels.cancel_soon(task_id, "gateway")
+                self.cancels.cancel_soon(task_id, "gateway")
             if not done.done():
                 done.set_exception(error)
                 done.exception()
             return
-        answer = self._scheduler.parse_submit(reply.result())
-        if not isinstance(answer, Submitted):
-            self._payloads.pop(task_id)
-            if worker and isinstance(answer, ExistingTask):  # many arrive at the same time
-                self._on_no_grant(worker)
-        elif worker:
-            self.assign_grants(worker, answer.grants, answer.retry_at, answer.closed_upstreams)
+        answer = self.scheduler.parse_submit(reply.result())
+        if isinstance(answer, Submitted):
+            if worker:
+                self.assign(worker, answer.grants, answer.retry_at, answer.closed_upstreams, want)
+            else:
+                self.ask_later(answer.retry_at)
         else:
-            self.ask_later(answer.retry_at)
+            self.payloads.pop(task_id)
+            if worker:
+                worker.reserve(-want)
+                if isinstance(answer, ExistingTask):  # many arrive at the same time
+                    self._on_no_grant(worker)
         if not done.done():
             done.set_result(answer)
 
@@ -136,25 +154,25 @@ class Slots:
             self._missed_wakeups.add(model)
         if targeted:
             with contextlib.suppress(StoreUnavailable):  # the sweep repeats the wake-up
-                reply = self._scheduler.take([model], 0, self._scheduler.nonce())
+                reply = self.scheduler.take([model], 0, self.scheduler.nonce())
                 reply.add_done_callback(self._on_handed_on)
 
     def _on_handed_on(self, reply: asyncio.Future[Any]) -> None:
         if not reply.cancelled() and reply.exception() is None:
-            self.ask_later(self._scheduler.parse_take(reply.result()).retry_at)
+            self.ask_later(self.scheduler.parse_take(reply.result()).retry_at)
+
+    def on_upstream_open(self, model: str, upstream: str) -> None:
+        """Something of a model may start through an upstream again."""
+        self.pool.reopen(model, upstream)
+        self.on_wake(model, targeted=False)
 
     def fill(self, worker: Worker) -> None:
-        """Ask for tasks for all free slots of a worker: at most MAX_TAKEN at a time, and again while all are granted."""
-        free = worker.free(self.pool.time()) if worker in self.pool else 0
+        """Request tasks for all free slots of a worker: at most MAX_TAKEN at a time, and again while all are granted."""
+        free = worker.free(self.time()) if worker in self.pool else 0
         if free > 0:
             want = min(free, MAX_TAKEN)
             worker.reserve(want)
             self._take(worker, want)
-
-    def fill_changed(self, worker: Worker) -> None:
-        """Fill a worker whose offer has changed, and again when a slot stays empty that was asked for with its old offer."""
-        worker.changed = worker.free(self.pool.time()) < worker.usable
-        self.fill(worker)
 
     async def fill_all(self) -> None:
         """Fill what stayed empty; of many workers a few at a time, so that nothing else waits for all of them."""
@@ -165,23 +183,22 @@ class Slots:
 
     def _take(self, worker: Worker, want: int, woken: str | None = None) -> None:
         try:
-            nonce = self._scheduler.nonce()
-            reply = self._scheduler.take(worker.models, want, nonce, worker.id, worker.upstream)
+            nonce = self.scheduler.nonce()
+            reply = self.scheduler.take(worker.models, want, nonce, worker.id, worker.upstream)
         except StoreUnavailable:
-            worker.give_back(want)
+            worker.reserve(-want)
             return  # filled again when the connection is back
         reply.add_done_callback(partial(self._on_taken, worker, want, woken))
 
     def _on_taken(self, worker: Worker, want: int, woken: str | None, reply: asyncio.Future[Any]) -> None:
-        worker.give_back(want)
         if reply.cancelled() or reply.exception() is not None:
+            worker.reserve(-want)
             return  # grants that no replica knows of are free again after a few seconds; the sweep wakes
-        grants, later, shut = self._scheduler.parse_take(reply.result())
-        self.ask_later(later)
-        self._shut(worker, shut)
-        self._start_all(grants, worker)
-        if len(grants) < want:
+        grants, later, shut = self.scheduler.parse_take(reply.result())
+        self.assign(worker, grants, later, shut, want)
+        if grants and len(grants) < want:
             self._on_no_grant(worker)
+        if len(grants) < want:
             if woken is not None and any(model == woken for model, _ in shut):
                 self.on_wake(woken, targeted=True)  # through another upstream
         elif woken is not None:
@@ -189,33 +206,11 @@ class Slots:
         elif want == MAX_TAKEN:
             self.fill(worker)
 
-    def assign_grants(
-        self, worker: Worker, grants: list[Grant], later: RetryAt, shut: ClosedUpstreams
-    ) -> None:
-        """Begin the tasks that were granted for a free slot, or request again if a wake-up was missed."""
-        if later:
-            self.ask_later(later)
-        if shut:
-            self._shut(worker, shut)
-        self._start_all(grants, worker)
-        if not grants:
-            self._on_no_grant(worker)
-
-    def _start_all(self, grants: list[Grant], worker: Worker) -> None:
-        """Begin granted tasks, suspects first: they have to run alone."""
-        for grant in grants if len(grants) < 2 else sorted(grants, key=lambda grant: not grant.last_lost):
-            self.start(grant, worker)
-
     def _shut(self, worker: Worker, shut: ClosedUpstreams) -> None:
         """Request nothing of these models through the worker's upstream until a timer fires; other upstreams are tried first."""
         for model, ms in shut:
             self.pool.shut(model, worker.upstream, min(ms, MAX_SHUT_MS))
         self.ask_later([(model, min(ms, MAX_SHUT_MS) + 1) for model, ms in shut])
-
-    def on_upstream_open(self, model: str, upstream: str) -> None:
-        """Something of a model may start through an upstream again."""
-        self.pool.reopen(model, upstream)
-        self.on_wake(model, targeted=False)
 
     def _on_no_grant(self, worker: Worker) -> None:
         """A slot was not filled. A wake-up that overtook this answer found the slot still reserved: ask again."""
@@ -228,15 +223,29 @@ class Slots:
             worker.changed = False
             self.fill(worker)
 
-    # ---- asking for nothing ----------
+    def assign(
+        self, worker: Worker, grants: list[Grant], later: RetryAt, shut: ClosedUpstreams, reserved: int = 0
+    ) -> None:
+        """Begin the tasks that were granted for free slots of a worker, or request again if a wake-up was missed.
+
+        `reserved`: slots that were reserved for them. Suspects begin first: they have to run alone.
+        """
+        if reserved:
+            worker.reserved -= reserved
+            self.pool.place(worker)
+        if later:
+            self.ask_later(later)
+        if shut:
+            self._shut(worker, shut)
+        if len(grants) > 1:
+            grants.sort(key=lambda grant: not grant.last_lost)
+        for grant in grants:
+            self.assign_task(grant, worker)
+        if not grants:
+            self._on_no_grant(worker)
 
     def hold(self, worker: Worker, ms: int) -> None:
-        """Give a worker that reports itself full no task for a while."""
+        """Give a worker no task for a while."""
         seconds = min(ms, 60_000) / 1000
-        worker.hold_until = max(worker.hold_until, self.pool.time() + seconds)
-        self._loop.call_later(seconds + 0.001, self.fill, worker)
-
-    def rest(self, worker: Worker) -> None:
-        """Request no task for a worker for a while: it would get the same one again. A task at hand may still be given."""
-        worker.rest_until = self.pool.time() + MISMATCH_REST_S
-        self._loop.call_later(MISMATCH_REST_S + 0.001, self.fill, worker)
+        worker.hold_until = max(worker.hold_until, self.time() + seconds)
+        self.loop.call_later(seconds + 0.001, self.fill, worker)

@@ -9,7 +9,7 @@ from tests.integration.metrics.scraping import scrape
 from tests.support.talk import Talk
 
 from fairlane.queues.inspect.load import ModelLoad
-from fairlane.workers.server.congestion import ModelLimits, limits_at
+from fairlane.workers.server.hooks.congestion import ModelLimits, limits_at
 from fairlane.workers.server.settings import OutputLimits
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def test_the_first_output_limit_shrinks_with_the_queue_and_returns_as_it_d
     gateway: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"SHORT_MS": 0, "LONG_MS": 1, "LEAST": 1 / 150}.items():
-        monkeypatch.setattr(f"fairlane.workers.server.congestion.{name}", value)
+        monkeypatch.setattr(f"fairlane.workers.server.hooks.congestion.{name}", value)
     models = {"m": {"adaptive_timeouts": True, "first_output_ms": 30_000}}
 
     async def look(talk: Talk) -> dict[str, Any]:

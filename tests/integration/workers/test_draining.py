@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("subprotocols", [None, [websockets.Subprotocol(SUBPROTOCOL)]], ids=["v1", "v2"])
 async def test_a_draining_gateway_refuses_new_workers(served: Served, subprotocols: Any) -> None:
-    served.gateway.dispatcher.registry.drain()
+    served.gateway.dispatcher.drain()
     with pytest.raises(websockets.InvalidStatus) as refused:
         async with connect(served.ws, proxy=None, subprotocols=subprotocols):
             pass
@@ -28,7 +28,7 @@ async def test_a_draining_gateway_refuses_new_workers(served: Served, subprotoco
 
 async def test_who_has_connected_and_registers_while_the_gateway_drains_is_sent_away(served: Served) -> None:
     async with worker_v2(served.ws, register=False) as worker:
-        served.gateway.dispatcher.registry.drain()
+        served.gateway.dispatcher.drain()
         await worker.send("register", protocols=[2], instanceId="i", name="n", models=["m"])
         assert await worker.closed() == 1012
         assert len(served.gateway.dispatcher.pool) == 0

@@ -209,7 +209,7 @@ async def test_a_gateway_that_goes_forgets_its_timers(redis_url: str, tmp_path: 
             await until_workers(served, 1)
             await callers.ask().ok()
             await callers.later()
-            alarms = served.gateway.dispatcher.slots._timers
+            alarms = served.gateway.dispatcher._timers
             await until(lambda: len(alarms) == 1, "a timer")
     assert len(alarms) == 0
 

@@ -14,7 +14,7 @@ from tests.support.serving import DEADLINE_S, Served, until
 from fairlane.queues.tasks import State
 from fairlane.workers.adapters import PROVIDERS, watch
 from fairlane.workers.sdk import Worker
-from fairlane.workers.server.offers import health
+from fairlane.workers.server import health
 
 pytestmark = pytest.mark.anyio
 DOWN = {"code": "UPSTREAM_ERROR", "retryable": True}

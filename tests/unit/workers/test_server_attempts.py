@@ -31,10 +31,12 @@ from fairlane.streaming.structured.checker import Checker
 from fairlane.workers.protocol import ErrorInfo, TaskProgress, TaskReject, TaskResult, from_worker
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.maintenance import RENEW_S, TICK_S
-from fairlane.workers.server.pool import Worker
+from fairlane.workers.server.pool.suspects import Loss
+from fairlane.workers.server.pool.worker import Worker
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
-from fairlane.workers.server.suspects import Loss
-from fairlane.workers.server.tasks.attempt import Attempt, provider_hold_ms
+from fairlane.workers.server.tasks import messages
+from fairlane.workers.server.tasks.attempt import Attempt
+from fairlane.workers.server.tasks.results import provider_hold_ms
 
 pytestmark = pytest.mark.anyio
 
@@ -136,13 +138,13 @@ class Stage:
             close=lambda code, _: self.closed.setdefault(name, code),
             **fields,
         )  # fmt: skip
-        self.dispatcher.registry.connected(worker)
+        self.dispatcher.connected(worker)
         return worker
 
     def submit(self) -> Awaitable[Any]:
         """Submit a task."""
         task = TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}")
-        return self.dispatcher.slots.submit(task)
+        return self.dispatcher.submit(task)
 
     async def submitted(self, later: RetryAt = ()) -> None:
         """Submit a task that must wait."""
@@ -189,7 +191,7 @@ async def test_the_slot_is_taken_until_the_store_has_the_end() -> None:
     stage = Stage()
     worker = stage.worker()
     attempt = await stage.started(worker)
-    attempt.result(result(attempt))
+    messages.result(attempt, result(attempt))
     assert (attempt.phase, worker.free(0)) == ("finishing", 0)
     args, _ = await stage.store.answer("finish", finished("ok"))
     assert (attempt.phase, worker.free(1e9)) == ("over", 1)
@@ -206,7 +208,7 @@ def finished(outcome: str, *grants: Grant) -> Any:
 async def test_a_task_is_silent_since_its_worker_last_gave_a_sign_of_it() -> None:
     stage = Stage()
     now = 1000.0
-    stage.dispatcher.pool.time = stage.dispatcher._effects.time = lambda: now
+    stage.dispatcher.pool.time = stage.dispatcher.time = stage.dispatcher._runner.time = lambda: now
     worker = stage.worker()
 
     def silent() -> tuple[Any, Any]:
@@ -217,13 +219,13 @@ async def test_a_task_is_silent_since_its_worker_last_gave_a_sign_of_it() -> Non
     attempt = await stage.started(worker)
     now += 8
     assert silent() == (8000, 8)
-    attempt.chunk(chunk(attempt, 1, "x"))
+    messages.chunk(attempt, chunk(attempt, 1, "x"))
     now += 2
     assert silent() == (2000, 2)
-    attempt.progress(TaskProgress("t1", 1, pct=50))
+    messages.progress(attempt, TaskProgress("t1", 1, pct=50))
     now += 1
     assert silent() == (1000, 1)
-    attempt.result(result(attempt, lastSeq=1))
+    messages.result(attempt, result(attempt, lastSeq=1))
     assert silent() == (None, None), "it has answered"
 
 
@@ -231,7 +233,7 @@ async def test_the_next_task_comes_with_the_end_of_the_last() -> None:
     stage = Stage()
     worker = stage.worker()
     attempt = await stage.started(worker)
-    attempt.result(result(attempt))
+    messages.result(attempt, result(attempt))
     stage.dispatcher.payloads.put("t2", b"{}")
     await stage.store.answer("finish", finished("ok", grant("t2")))
     assert held_by(worker) == ["t2"]
@@ -241,7 +243,7 @@ async def test_the_next_task_comes_with_the_end_of_the_last() -> None:
 async def test_the_first_end_counts() -> None:
     stage = Stage()
     attempt = await stage.started(stage.worker())
-    attempt.result(result(attempt))
+    messages.result(attempt, result(attempt))
     attempt.lost()
     attempt.stop("client")
     attempt.fail("WORKER_ERROR", "no", retryable=True)
@@ -254,8 +256,8 @@ async def test_after_a_loss_nothing_that_comes_counts() -> None:
     attempt = await stage.started(stage.worker())
     attempt.acknowledged()
     attempt.lost()
-    attempt.result(result(attempt))
-    assert attempt.chunk(chunk(attempt, 1, "late")) is None
+    messages.result(attempt, result(attempt))
+    assert messages.chunk(attempt, chunk(attempt, 1, "late")) is None
     _, more = await stage.store.answer("requeue", Ended("queued"))
     assert (more["cause"], more["begun"]) == ("lost", True)
     assert "finish" not in stage.store.asked
@@ -301,13 +303,13 @@ async def test_that_requests_have_left_is_told_once_and_together() -> None:
     assert [frame.get("tellSent") for frame in stage.sent["w"]] == [True, True, None]
     for task in tasks:
         attempt = attempt_of(worker, task.task_id)
-        attempt.sent()
-        attempt.sent()
+        attempt.request_left()
+        attempt.request_left()
         assert attempt.phase == "running", "it has begun, too"
     (told,), _ = await stage.store.answer("sent", (("m", 900),))
     assert [task.task_id for task in told] == ["a", "b"]
     assert "sent" not in stage.store.asked
-    assert len(stage.dispatcher.slots._timers) == 1, "it asks again when the window is over"
+    assert len(stage.dispatcher._timers) == 1, "it asks again when the window is over"
 
 
 async def test_the_first_output_says_that_a_request_has_left() -> None:
@@ -315,8 +317,8 @@ async def test_the_first_output_says_that_a_request_has_left() -> None:
     attempt = await stage.started(
         stage.worker(), msgspec.structs.replace(grant(), extras={"report_sent": True})
     )
-    attempt.chunk(chunk(attempt, 1, "a"))
-    attempt.chunk(chunk(attempt, 2, "b"))
+    messages.chunk(attempt, chunk(attempt, 1, "a"))
+    messages.chunk(attempt, chunk(attempt, 2, "b"))
     (told,), _ = await stage.store.answer("sent", ())
     assert [task.task_id for task in told] == ["t1"]
     assert "sent" not in stage.store.asked
@@ -325,7 +327,7 @@ async def test_the_first_output_says_that_a_request_has_left() -> None:
 async def test_what_no_worker_has_begun_never_left() -> None:
     stage = Stage()
     rejected = await stage.started(stage.worker())
-    rejected.reject(TaskReject("t1", 1, "capacity"))
+    messages.reject(rejected, TaskReject("t1", 1, "capacity"))
     _, more = await stage.store.answer("requeue", Ended("queued"))
     assert more["unsent"]
 
@@ -338,7 +340,7 @@ async def test_what_no_worker_has_begun_never_left() -> None:
     stage = Stage()
     begun = await stage.started(stage.worker())
     begun.acknowledged()
-    begun.reject(TaskReject("t1", 1, "capacity"))
+    messages.reject(begun, TaskReject("t1", 1, "capacity"))
     begun.lost()
     _, more = await stage.store.answer("requeue", Ended("queued"))
     assert not more["unsent"], "it had said that it had begun"
@@ -356,14 +358,14 @@ async def test_what_a_stopped_task_wrote_is_counted_though_its_worker_does_not_s
     attempt = attempt_of(worker, "t1")
     attempt.acknowledged()
     for seq in range(1, chunks):
-        attempt.chunk(chunk(attempt, seq, "word"))
+        messages.chunk(attempt, chunk(attempt, seq, "word"))
     attempt.stop("client")
     if chunks:
-        attempt.chunk(chunk(attempt, chunks, "word"))  # until it stops
+        messages.chunk(attempt, chunk(attempt, chunks, "word"))  # until it stops
     if how == "it goes":
-        stage.dispatcher.registry.disconnected(worker, LOSS)
+        stage.dispatcher.disconnected(worker, LOSS)
     else:
-        attempt.unreadable_result()
+        messages.unreadable_result(attempt)
     args, _ = await stage.store.answer("finish", finished("late"))
     assert args[3].used == (Used(10, chunks, estimated=True) if chunks else Used())
 
@@ -376,8 +378,8 @@ async def test_a_failure_without_output_or_usage_costs_nothing(chunks: int, used
     await stage.store.answer("payload", b"x" * 40)
     attempt = attempt_of(worker, "t1")
     for seq in range(1, chunks + 1):
-        attempt.chunk(chunk(attempt, seq, "word"))
-    attempt.result(result(attempt, None, lastSeq=chunks, error="no"))
+        messages.chunk(attempt, chunk(attempt, seq, "word"))
+    messages.result(attempt, result(attempt, None, lastSeq=chunks, error="no"))
     if chunks:
         await stage.store.answer("append", [Appended("ok")])
     args, _ = await stage.store.answer("finish", finished("ok"))
@@ -397,9 +399,9 @@ async def test_output_counts_by_its_length(texts: list[str], tokens: int, stoppe
     if stopped:
         attempt.stop("client")
     for seq, text in enumerate(texts, 1):
-        attempt.chunk(chunk(attempt, seq, text))
+        messages.chunk(attempt, chunk(attempt, seq, text))
     assert attempt.output_tokens == tokens, "a renewal says the same"
-    stage.dispatcher.registry.disconnected(attempt.worker, LOSS)
+    stage.dispatcher.disconnected(attempt.worker, LOSS)
     if not stopped:
         await stage.store.answer("append", [Appended("ok")])
     args, _ = await stage.store.answer("finish", finished("late" if stopped else "ok"))
@@ -412,7 +414,7 @@ async def test_who_does_not_stop_is_given_up_before_the_sweep_ends_the_task(grac
     stage = Stage()
     stage.store.limits = replace(Limits(), stop_grace_ms=grace_ms)
     attempt = await stage.started(stage.worker())
-    attempt.chunk(chunk(attempt, 1, "some text"))
+    messages.chunk(attempt, chunk(attempt, 1, "some text"))
     await stage.store.answer("append", [Appended("ok")])
     began = stage.dispatcher.pool.time()
     attempt.stop("client")
@@ -426,7 +428,7 @@ async def test_an_answer_that_overtakes_the_stores_frees_the_slot_too() -> None:
     attempt = await stage.started(worker)
     attempt.acknowledged()
     attempt.broken("lost a part")
-    attempt.result(result(attempt))  # the worker answers the cancel before the store has the end
+    messages.result(attempt, result(attempt))  # the worker answers the cancel before the store has the end
     await stage.store.answer("finish", finished("ok"))
     await stage.store.answer("finish", finished("late"))
     assert (attempt.phase, worker.free(1e9)) == ("over", 1)
@@ -437,8 +439,8 @@ async def test_a_task_cancelled_while_its_last_append_is_under_way_frees_its_slo
     stage = Stage()
     worker = stage.worker()
     attempt = await stage.started(worker)
-    attempt.chunk(chunk(attempt, 1, "a"))
-    attempt.result(result(attempt))  # its end waits for the append
+    messages.chunk(attempt, chunk(attempt, 1, "a"))
+    messages.result(attempt, result(attempt))  # its end waits for the append
     await stage.store.answer("append", [("stale", 0)])  # somebody cancelled the task: its lease is still held
     await stage.store.answer("finish", finished("late"))
     assert (attempt.phase, worker.free(1e9)) == ("over", 1)
@@ -449,7 +451,7 @@ async def test_a_task_that_ends_before_it_was_sent_is_never_sent() -> None:
     worker = stage.worker()
     await stage.store.answer("take", [grant()])  # its body is not at hand
     attempt = attempt_of(worker, "t1")
-    stage.dispatcher.stops.on_stop("t1", 1, "client")
+    stage.dispatcher.on_stop("t1", 1, "client")
     assert attempt.phase == "over"
     await stage.store.answer("payload", b"{}")
     await stage.store.answer("finish", finished("late"))
@@ -462,7 +464,7 @@ async def test_a_task_that_ends_before_it_was_sent_is_never_sent() -> None:
 
 async def superseded(stage: Stage, worker: Worker, task: Grant | None = None) -> Attempt:
     """Grant a task anew that an attempt here still holds; the new attempt."""
-    stage.dispatcher.slots.fill(worker)
+    stage.dispatcher.fill(worker)
     return await stage.started(worker, task or grant("t1", 2))
 
 
@@ -471,12 +473,12 @@ async def test_the_end_of_a_superseded_attempt_is_not_the_end_of_the_next() -> N
     stage = Stage()
     worker = stage.worker(slots=2)
     first = await stage.started(worker)
-    first.result(result(first))
+    messages.result(first, result(first))
     second = await superseded(stage, worker)
     await stage.store.answer("finish", finished("stale"))
     assert (first.phase, second.phase) == ("over", "sent")
     assert held_by(worker) == ["t1"]
-    second.result(result(second))
+    messages.result(second, result(second))
     await stage.store.answer("finish", finished("ok"))
     assert (held_by(worker), len(stage.dispatcher.attempts)) == ([], 0)
 
@@ -497,9 +499,9 @@ async def test_news_of_an_old_attempts_end_does_not_stop_the_new_one() -> None:
     worker = stage.worker(slots=2)
     await stage.started(worker)
     second = await superseded(stage, worker)
-    stage.dispatcher.stops.on_stop("t1", 1, "client")
+    stage.dispatcher.on_stop("t1", 1, "client")
     assert second.phase == "sent"
-    stage.dispatcher.stops.on_stop("t1", 2, "client")
+    stage.dispatcher.on_stop("t1", 2, "client")
     assert second.phase == "stopping"
     await stage.dispatcher.close()
 
@@ -511,7 +513,7 @@ async def test_an_end_that_the_store_refuses_for_good_frees_the_slot_here() -> N
     stage = Stage()
     worker = stage.worker()
     attempt = await stage.started(worker)
-    attempt.result(result(attempt))
+    messages.result(attempt, result(attempt))
     for _ in range(2):  # the end, and the failure that says that it cannot be written
         reply = next(call for call in stage.store.calls if call[0] == "finish")
         stage.store.calls.remove(reply)
@@ -526,11 +528,11 @@ async def test_a_worker_that_was_told_to_stop_keeps_its_slot_though_somebody_els
     stage = Stage()
     worker = stage.worker()
     attempt = await stage.started(worker)
-    attempt.chunk(chunk(attempt, 1, "a"))
+    messages.chunk(attempt, chunk(attempt, 1, "a"))
     attempt.broken("lost a part")  # its end waits for the append
     await stage.store.answer("append", [("stale", 0)])
     assert (attempt.phase, worker.free(1e9)) == ("stopping", 0)
-    attempt.result(result(attempt))
+    messages.result(attempt, result(attempt))
     await stage.store.answer("finish", finished("late"))
     assert worker.free(1e9) == 1
 
@@ -540,18 +542,19 @@ async def test_time_to_acknowledge_begins_when_the_task_is_sent() -> None:
     worker = stage.worker()
     await stage.store.answer("take", [grant()])
     attempt = attempt_of(worker, "t1")
-    assert not attempt.waits_for_ack(1e9, 5)
+    assert attempt.sent_at is None
     await stage.store.answer("payload", b"{}")
-    assert attempt.waits_for_ack(1e9, 5)
-    attempt.acknowledged()
-    assert not attempt.waits_for_ack(1e9, 5)
+    assert attempt.sent_at is not None
+    stage.dispatcher.settings.ack_ms = -1
+    stage.dispatcher.maintenance.check_limits()
+    assert attempt.phase == "over"
 
 
 async def test_the_store_that_lost_interest_stops_the_worker() -> None:
     stage = Stage()
     worker = stage.worker()
     attempt = await stage.started(worker)
-    attempt.chunk(chunk(attempt, 1, "a"))
+    messages.chunk(attempt, chunk(attempt, 1, "a"))
     await stage.store.answer("append", [("stale", 0)])
     assert stage.sent["w"][-1]["type"] == "cancel"
     assert attempt.phase == "stopping"
@@ -563,21 +566,22 @@ async def test_what_is_written_behind_the_usage_told_on_the_way_counts_too(ended
     stage = Stage()
     worker = stage.worker()
     attempt = await stage.started(worker)
-    attempt.chunk(chunk(attempt, 1, "x"))
+    messages.chunk(attempt, chunk(attempt, 1, "x"))
     told = {"inputTokens": 9, "outputTokens": 5}
-    attempt.progress(
+    messages.progress(
+        attempt,
         msgspec.convert(
             {"taskId": "t1", "attempt": 1, "usage": msgspec.Raw(msgspec.json.encode(told))}, TaskProgress
-        )
+        ),
     )
-    attempt.chunk(chunk(attempt, 2, "x" * 4000))
+    messages.chunk(attempt, chunk(attempt, 2, "x" * 4000))
     if ended == "cancelled":
         attempt.stop("client")
-        attempt.unreadable_result()
+        messages.unreadable_result(attempt)
     elif ended == "lost":
-        stage.dispatcher.registry.disconnected(worker, LOSS)
+        stage.dispatcher.disconnected(worker, LOSS)
     else:
-        attempt.result(result(attempt, None, lastSeq=2))
+        messages.result(attempt, result(attempt, None, lastSeq=2))
     if ended != "cancelled":
         await stage.store.answer("append", [Appended("ok")])
     args, _ = await stage.store.answer("finish", finished("late" if ended == "cancelled" else "ok"))
@@ -587,7 +591,7 @@ async def test_what_is_written_behind_the_usage_told_on_the_way_counts_too(ended
 async def test_the_type_of_embeddings_makes_no_output_free() -> None:
     stage = Stage()
     attempt = await stage.started(stage.worker(), grant(task_type="openaiEmbedding"))
-    attempt.chunk(chunk(attempt, 1, "x" * 4000))
+    messages.chunk(attempt, chunk(attempt, 1, "x" * 4000))
     attempt.result(result(attempt, None, lastSeq=1, usage={"inputTokens": 9}))
     await stage.store.answer("append", [Appended("ok")])
     args, _ = await stage.store.answer("finish", finished("ok"))
@@ -600,7 +604,7 @@ async def test_the_type_of_embeddings_makes_no_output_free() -> None:
 async def test_a_wake_up_that_overtakes_an_empty_answer_is_not_lost() -> None:
     stage = Stage()
     stage.worker()
-    stage.dispatcher.slots.on_wake("m", targeted=True)  # the only slot is reserved for the question under way
+    stage.dispatcher.on_wake("m", targeted=True)  # the only slot is reserved for the question under way
     assert stage.store.asked == ["take", "take"]  # the second one hands the wake-up on
     await stage.store.answer("take", [])
     assert stage.store.asked == ["take", "take"]
@@ -619,12 +623,12 @@ async def test_a_worker_that_changes_its_models_while_a_slot_is_asked_for_is_ask
     worker = stage.worker()
     if under_way == "finish":
         attempt = await stage.started(worker)
-        attempt.result(result(attempt))
+        messages.result(attempt, result(attempt))
     elif under_way == "submit":
         await stage.store.answer("take", [])
         stage.submit()
     worker.set_models(["n"])
-    stage.dispatcher.registry.changed(worker)
+    stage.dispatcher.changed(worker)
     assert stage.store.asked == [under_way], "its only slot is taken"
     replies = {"take": [], "finish": finished("ok"), "submit": waits()}
     await stage.store.answer(under_way, replies[under_way])
@@ -637,7 +641,7 @@ async def test_a_worker_that_changes_its_models_just_before_a_task_comes_is_aske
     stage = Stage()
     worker = stage.worker()
     worker.set_models(["n"])
-    stage.dispatcher.registry.changed(worker)
+    stage.dispatcher.changed(worker)
     await stage.store.answer("take", [grant()])
     await stage.store.answer("requeue", Ended("queued"))
     args, _ = await stage.store.answer("take", [])
@@ -650,10 +654,10 @@ async def test_of_the_instants_in_the_answers_the_earlier_one_asks_again() -> No
     stage.worker()
     await stage.store.answer("take", Taken([], (("m", 60_000),)))
     assert stage.store.asked == []
-    stage.dispatcher.slots._timers.set((("m", 0),))
+    stage.dispatcher.ask_later((("m", 0),))
     args, _ = await stage.store.answer("take", Taken([grant()], (("m", 60_000),)))
     assert (args[0], args[1]) == (("m",), 1)
-    assert len(stage.dispatcher.slots._timers) == 1
+    assert len(stage.dispatcher._timers) == 1
 
 
 async def test_a_timer_without_a_free_slot_hands_its_wake_up_on() -> None:
@@ -662,14 +666,14 @@ async def test_a_timer_without_a_free_slot_hands_its_wake_up_on() -> None:
     await stage.submitted(later=(("m", 0),))
     args, _ = await stage.store.answer("take", Taken([], (("m", 60_000),)))
     assert args[:2] == (["m"], 0)
-    assert len(stage.dispatcher.slots._timers) == 1
+    assert len(stage.dispatcher._timers) == 1
 
 
 async def test_a_wake_up_that_overtakes_the_answer_to_a_result_is_not_lost() -> None:
     stage = Stage()
     attempt = await stage.started(stage.worker())
-    attempt.result(result(attempt))
-    stage.dispatcher.slots.on_wake("m", targeted=False)
+    messages.result(attempt, result(attempt))
+    stage.dispatcher.on_wake("m", targeted=False)
     await stage.store.answer("finish", finished("ok"))
     assert stage.store.asked == ["take"]
 
@@ -679,8 +683,8 @@ async def test_a_task_for_a_worker_that_has_gone_meanwhile_goes_to_another() -> 
     gone, other = stage.worker("gone"), stage.worker("other")
     await stage.store.answer("take", [])  # gone's
     await stage.store.answer("take", [])  # other's
-    stage.dispatcher.slots.fill(gone)
-    stage.dispatcher.registry.disconnected(gone, LOSS)
+    stage.dispatcher.fill(gone)
+    stage.dispatcher.disconnected(gone, LOSS)
     stage.dispatcher.payloads.put("t1", b"{}")
     await stage.store.answer("take", [grant()])
     assert held_by(other) == ["t1"]
@@ -699,7 +703,7 @@ async def test_a_slot_whose_task_went_to_another_worker_asks_again_only_if_it_mu
     third = stage.worker("third")
     second.rest_until = stage.dispatcher.pool.time() + 60  # it asks for nothing
     stage.dispatcher.payloads.put("t2", b"{}")
-    stage.dispatcher.pool.touch(third)
+    third.avoided.put("t2", True)
     await stage.store.answer("take", [grant("t2")])  # third's
     assert held_by(second) == ["t2"]
     assert stage.store.asked == ["take"]
@@ -708,7 +712,7 @@ async def test_a_slot_whose_task_went_to_another_worker_asks_again_only_if_it_mu
 async def test_a_task_for_the_only_worker_that_has_gone_is_given_back() -> None:
     stage = Stage()
     worker = stage.worker()
-    stage.dispatcher.registry.disconnected(worker, LOSS)
+    stage.dispatcher.disconnected(worker, LOSS)
     await stage.store.answer("take", [grant()])
     _, more = await stage.store.answer("requeue", Ended("queued"))
     assert (more["cause"], more["begun"]) == ("declined", False)
@@ -717,7 +721,7 @@ async def test_a_task_for_the_only_worker_that_has_gone_is_given_back() -> None:
 
 async def test_readers_here_see_the_end_of_a_task_that_could_not_be_given_back() -> None:
     stage = Stage()
-    stage.dispatcher.registry.disconnected(stage.worker(), LOSS)
+    stage.dispatcher.disconnected(stage.worker(), LOSS)
     await stage.store.answer("take", [grant()])
     await stage.store.answer("requeue", Ended("ended", "failed", "2-2", "error", b"{}"))
     assert [(event.type, event.epoch, event.seq) for event in stage.hub.events] == [("error", 2, 2)]
@@ -736,7 +740,7 @@ async def test_a_repeated_answer_starts_nothing_twice() -> None:
     stage = Stage()
     worker = stage.worker(slots=2)
     await stage.started(worker)
-    stage.dispatcher.slots.fill(worker)
+    stage.dispatcher.fill(worker)
     await stage.store.answer("take", [grant()])
     assert len(stage.sent["w"]) == 1
 
@@ -746,7 +750,7 @@ async def test_a_refused_submit_frees_the_reserved_slot() -> None:
     worker = stage.worker()
     await stage.store.answer("take", [])
     task = TaskSpec(id="t1", model="m", queue="q", user="u", payload=b"{}")
-    waiting = stage.dispatcher.slots.submit(task)
+    waiting = stage.dispatcher.submit(task)
     assert worker.free(1e9) == 0
     await stage.store.answer("submit", Rejection("full"))
     assert isinstance(await waiting, Rejection)
@@ -757,7 +761,7 @@ async def test_a_submit_may_bring_another_task_than_its_own() -> None:
     stage = Stage()
     worker = stage.worker()
     await stage.store.answer("take", [])
-    waiting = stage.dispatcher.slots.submit(TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}"))
+    waiting = stage.dispatcher.submit(TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}"))
     stage.dispatcher.payloads.put("older", b"{}")
     await stage.store.answer("submit", Submitted(State.QUEUED, Place(1, 0, 0, 0), 0, [grant("older")]))
     assert (await waiting).place.position == 1  # type: ignore[union-attr]
@@ -768,13 +772,9 @@ async def test_a_slot_is_not_reserved_for_a_type_that_its_worker_does_not_take()
     stage = Stage()
     worker = stage.worker(task_types=["chat"])
     await stage.store.answer("take", [])
-    stage.dispatcher.slots.submit(
-        TaskSpec(id="t", model="m", queue="q", user="u", payload=b"", task_type="embed")
-    )
+    stage.dispatcher.submit(TaskSpec(id="t", model="m", queue="q", user="u", payload=b"", task_type="embed"))
     assert worker.free(1e9) == 1
-    stage.dispatcher.slots.submit(
-        TaskSpec(id="t", model="m", queue="q", user="u", payload=b"", task_type="chat")
-    )
+    stage.dispatcher.submit(TaskSpec(id="t", model="m", queue="q", user="u", payload=b"", task_type="chat"))
     assert worker.free(1e9) == 0
 
 
@@ -797,7 +797,7 @@ async def test_closing_forgets_every_attempt_and_calls_nobody() -> None:
     stage = Stage()
     worker = stage.worker()
     attempt = await stage.started(worker)
-    attempt.chunk(chunk(attempt, 1, "a"))
+    messages.chunk(attempt, chunk(attempt, 1, "a"))
     await stage.dispatcher.close()
     assert attempt.phase == "over"
     assert not stage.dispatcher.attempts
@@ -813,7 +813,7 @@ async def test_a_models_limits_on_silence_need_no_maintenance_to_fire(begun: boo
     attempt = await stage.started(stage.worker())
     attempt.acknowledged()
     if begun:
-        attempt.chunk(chunk(attempt, 1, "and then"))
+        messages.chunk(attempt, chunk(attempt, 1, "and then"))
     await until(lambda: attempt.end is not None, "the limit to end it")
     assert attempt.end is not None
     assert attempt.end.code == ("STREAM_STALLED" if begun else "FIRST_TOKEN_TIMEOUT")
@@ -825,7 +825,7 @@ async def test_limits_that_come_while_a_task_runs_reach_it(begun: bool) -> None:
     attempt = await stage.started(stage.worker())
     attempt.acknowledged()
     if begun:
-        attempt.chunk(chunk(attempt, 1, "and then"))
+        messages.chunk(attempt, chunk(attempt, 1, "and then"))
     assert attempt.timer is None
     stage.dispatcher.settings.output_limits = {"m": OutputLimits(20, 20)}
     stage.dispatcher.maintenance.check_limits()
@@ -839,7 +839,7 @@ async def test_limits_that_come_between_the_beginning_and_the_first_output_hold_
     attempt = await stage.started(stage.worker())
     attempt.acknowledged()
     stage.dispatcher.settings.output_limits = {"m": OutputLimits(60_000, 20)}
-    attempt.chunk(chunk(attempt, 1, "and then"))
+    messages.chunk(attempt, chunk(attempt, 1, "and then"))
     await until(lambda: attempt.end is not None, "the limit to end it")
     assert attempt.end is not None
     assert attempt.end.code == "STREAM_STALLED"

@@ -9,7 +9,6 @@ import pytest
 from fairlane.queues.inspect.presence import MAX_PER_MESSAGE
 from fairlane.queues.scheduler import Limits
 from fairlane.workers.server.maintenance import Maintenance
-from fairlane.workers.server.pool import Pool
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +27,9 @@ def maintenance(attempts: int = 0, readers: int = 0) -> tuple[Maintenance, Any]:
     now = asyncio.get_running_loop().time
     made = SimpleNamespace(
         scheduler=Scheduler(),
-        pool=Pool(lambda: now() + 1000),
+        time=lambda: now() + 1000,
+        offers=SimpleNamespace(hurry=None),
+        hub=SimpleNamespace(keeping_alive=lambda _: [f"t{n}" for n in range(readers)]),
         attempts={
             str(n): SimpleNamespace(
                 held=True,
@@ -41,11 +42,7 @@ def maintenance(attempts: int = 0, readers: int = 0) -> tuple[Maintenance, Any]:
             for n in range(attempts)
         },
     )
-    hub = SimpleNamespace(keeping_alive=lambda _: [f"t{n}" for n in range(readers)])
-    slots: Any = SimpleNamespace(pool=made.pool)
-    offers = SimpleNamespace(hurry=None)
-    kept = Maintenance(made.scheduler, hub, slots, made.attempts, None, offers, None, None, None)  # type: ignore[arg-type]
-    return kept, made
+    return Maintenance(made, made.attempts, None, None), made  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from fairlane.queues.scheduler import Scheduler
-from fairlane.workers.server.offers.offers import MAX_PAIRS, Offers
-from fairlane.workers.server.pool import MAX_UPSTREAMS, Pool, Worker
+from fairlane.workers.server.pool.offers import MAX_PAIRS, Offers
+from fairlane.workers.server.pool.pool import MAX_UPSTREAMS, Pool
+from fairlane.workers.server.pool.worker import Worker
 from fairlane.workers.server.settings import DispatchSettings
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairlane.workers.server.pool import Mismatch, Pool, Worker
+from fairlane.workers.server.pool.pool import Pool
+from fairlane.workers.server.pool.worker import Mismatch, Worker
 
 
 class Clock:
@@ -35,6 +36,12 @@ def make(name: str, *models: str, slots: int = 1, version: int = 2, **fields: An
     )
 
 
+def run_a_task(pool: Pool, worker: Worker) -> None:
+    """A task begins on a worker, and ends."""
+    pool.begin(worker, ("t", 1), None)  # type: ignore[arg-type]
+    pool.end(worker, ("t", 1))
+
+
 @pytest.mark.parametrize("change", [{"draining": True}, {"suspended": True}, {"hold_until": 1001.0}])
 def test_a_worker_that_shall_get_nothing_has_no_free_slots(change: dict[str, Any]) -> None:
     worker = make("a", slots=4)
@@ -54,12 +61,12 @@ def test_the_least_recently_used_free_worker_is_picked(pool: Pool) -> None:
     a, b, c = make("a"), make("b"), make("c", "other")
     for worker in (a, b, c):
         pool.add(worker)
-    pool.touch(a)
+    run_a_task(pool, a)
     assert pool.pick("m") is b  # it was never used
-    pool.touch(b)
+    run_a_task(pool, b)
     assert pool.pick("m") is a
     pool.reserve("m")  # a question alone is no use
-    a.give_back(1)
+    a.reserve(-1)
     assert pool.pick("m") is a
     a.reserve(1)
     b.reserve(1)
@@ -71,7 +78,7 @@ def test_a_task_is_never_given_to_a_worker_that_does_not_take_it(pool: Pool) -> 
     typed, untyped = make("a", task_types=["chat"]), make("b")
     pool.add(typed)
     pool.add(untyped)
-    pool.touch(untyped)
+    run_a_task(pool, untyped)
     assert pool.pick("m", "chat", "t") is typed
     assert pool.pick("m", "embed", "t") is untyped
     untyped.refused.put("t", Mismatch.REJECTED)
@@ -86,7 +93,7 @@ def test_a_worker_that_should_avoid_a_task_gets_it_only_if_there_is_no_other(poo
     a, b = make("a"), make("b")
     pool.add(a)
     pool.add(b)
-    pool.touch(b)
+    run_a_task(pool, b)
     a.avoided.put("t", True)
     assert pool.pick("m", "chat", "t") is b
     assert pool.pick("m", "chat", "another") is a
@@ -199,11 +206,9 @@ def test_a_task_costs_the_same_with_ten_workers_and_with_1600(busy: bool, models
         pool.any_takes("m", "chat", "t")
         if reserved is not None:
             worker, count = reserved
-            worker.give_back(count)
+            worker.reserve(-count)
             assert pool.pick("m", "chat", "t") is worker
-            worker.attempts["t"] = None  # type: ignore[assignment]
-            pool.touch(worker)
-            del worker.attempts["t"]
+            run_a_task(pool, worker)
 
     costs = []
     for count in (10, 1600):

@@ -2,7 +2,14 @@
 
 import pytest
 
-from fairlane.workers.server.suspects import MARGIN_S, Candidate, Loss, Suspicion, read_suspicion, suspects
+from fairlane.workers.server.pool.suspects import (
+    MARGIN_S,
+    Candidate,
+    Loss,
+    Suspicion,
+    read_suspicion,
+    suspects,
+)
 
 
 def one(name: str, sent_at: float, *, acknowledged: bool = True, size: int = 10) -> Candidate:

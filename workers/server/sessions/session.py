@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import structlog
 
 from fairlane.queues.keys import ANY_ENDPOINT, is_reserved
+from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.workers.protocol import (
     CLOSE_FLOOD,
     CLOSE_PROTOCOL,
@@ -44,13 +45,13 @@ from fairlane.workers.protocol import (
     TaskSent,
     encoder,
 )
-from fairlane.workers.server.pool import ANY, Worker
-from fairlane.workers.server.registry import Registry
+from fairlane.workers.server.dispatch import Dispatcher
+from fairlane.workers.server.pool.suspects import Loss
+from fairlane.workers.server.pool.worker import ANY, Worker
 from fairlane.workers.server.sessions.frames import explain, read_frame
 from fairlane.workers.server.sessions.rates import FrameRate, PerMinute
-from fairlane.workers.server.suspects import Loss
+from fairlane.workers.server.tasks import messages
 from fairlane.workers.server.tasks.attempt import Attempt
-from fairlane.workers.server.tasks.attempts import attempts_on
 from fairlane.workers.server.tasks.steps import BEFORE_THE_END
 
 log = structlog.get_logger("fairlane.workers")
@@ -58,6 +59,8 @@ log = structlog.get_logger("fairlane.workers")
 AboutTask = TaskAck | TaskSent | TaskReject | TaskChunk | TaskProgress | TaskResult
 
 NOT_LISTED = "Worker disconnected: two heartbeats in a row do not list the task, so it counts as lost"
+LOG_BURST = 200
+"""Workers that connect, or disconnect, with a log line each."""
 INVALID_PER_MINUTE = 5
 STALE_PER_MINUTE = 50
 MAX_NAMED = 16
@@ -108,6 +111,17 @@ class SessionSettings:
     flood_ms: int = 5000
 
 
+class SessionLogs:
+    """What the sessions of a replica log, at a limited rate. `losses`: workers that had tasks when they disconnected, so that
+    others which reconnect do not hide them."""
+
+    def __init__(self) -> None:
+        self.connects = RateLimitedLogger(burst=LOG_BURST)
+        self.disconnects = RateLimitedLogger(burst=LOG_BURST)
+        self.losses = RateLimitedLogger(burst=LOG_BURST)
+        self.complaints = RateLimitedLogger()
+
+
 class Connection(Protocol):
     """A WebSocket, as its session sees it."""
 
@@ -135,10 +149,11 @@ class Session:
     __slots__ = (
         "_asked",
         "_connection",
+        "_dispatcher",
         "_frame_rate",
         "_invalid",
         "_kept_results",
-        "_registry",
+        "_logs",
         "_settings",
         "_stale",
         "_time",
@@ -150,13 +165,15 @@ class Session:
 
     def __init__(
         self,
-        registry: Registry,
+        dispatcher: Dispatcher,
+        logs: SessionLogs,
         identity: Identity,
         settings: SessionSettings,
         connection: Connection,
         version: int,
     ) -> None:
-        self._registry = registry
+        self._dispatcher = dispatcher
+        self._logs = logs
         self._settings = settings
         self._connection = connection
         self._version = version
@@ -164,7 +181,7 @@ class Session:
         self._stale = PerMinute(STALE_PER_MINUTE)
         self._kept_results = 0
         self._asked: _Asked = ([ANY], None, None, None)
-        self._time = registry.pool.time
+        self._time = dispatcher.time
         flood_s = settings.flood_ms / 1000
         self._frame_rate = FrameRate(settings.flood_frames, settings.flood_bytes, flood_s, self._time())
         self.identity = identity
@@ -188,8 +205,7 @@ class Session:
         worker, self.worker = self.worker, None
         if worker:
             cut_off = code == 1011 or code >= CLOSE_PROTOCOL  # by this side, and for a reason
-            registry = self._registry
-            (registry.losses if worker.attempts else registry.disconnects).log(
+            (self._logs.losses if worker.attempts else self._logs.disconnects).log(
                 log.warning if cut_off or worker.attempts else log.info,
                 "worker disconnected",
                 worker_id=worker.id,
@@ -201,7 +217,7 @@ class Session:
             by_worker = self._connection.closed_by_peer and not worker.draining
             silent = not by_worker and code == 1011  # what came after its last sign it may not have read
             at = worker.heard_at if silent else self._time()
-            registry.disconnected(worker, Loss(code, reason, by_worker, at, worker.process_known))
+            self._dispatcher.disconnected(worker, Loss(code, reason, by_worker, at, worker.process_known))
 
     def close(self, code: int, reason: str) -> None:
         """End the connection from this side, once."""
@@ -252,7 +268,7 @@ class Session:
             if attempt is None or attempt.answered:
                 self._late(frame)
                 return
-            wrong = attempt.chunk(frame)
+            wrong = messages.chunk(attempt, frame)
             if wrong:
                 self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)
         elif isinstance(frame, Register):
@@ -266,21 +282,21 @@ class Session:
                 attempt.acknowledged()
         elif isinstance(frame, TaskSent):
             if attempt := self._find(worker, frame):
-                attempt.sent()
+                attempt.request_left()
         elif isinstance(frame, TaskReject):
             if attempt := self._find(worker, frame):
-                if wrong := attempt.reject(frame):
+                if wrong := messages.reject(attempt, frame):
                     self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)
         elif isinstance(frame, TaskProgress):
             if attempt := self._find(worker, frame):
-                if wrong := attempt.progress(frame):
+                if wrong := messages.progress(attempt, frame):
                     self._complain("PROTOCOL_ERROR", wrong, frame.task_id)
         elif isinstance(frame, Heartbeat):
             self._heartbeat(worker, frame)
         elif isinstance(frame, Draining):
             if not worker.draining:
                 worker.draining = True
-                self._registry.changed(worker)
+                self._dispatcher.changed(worker)
 
     def _key(self, frame: AboutTask) -> tuple[str, int]:
         return frame.task_id, frame.attempt if self._version >= 2 else 0
@@ -308,7 +324,7 @@ class Session:
         key = self._key(frame)
         attempt: Attempt | None = worker.attempts.get(key)
         if attempt is not None and not attempt.answered:
-            attempt.result(frame)
+            messages.result(attempt, frame)
             return
         late_until = worker.finished_attempts.get(key)
         if attempt is not None or late_until == 0.0:
@@ -335,12 +351,12 @@ class Session:
             return fault
         text = data if isinstance(data, str) else data.decode("utf-8", "replace")
         named = {match[1] for match in itertools.islice(_TASK_ID.finditer(text), MAX_NAMED)}
-        for attempt in attempts_on(worker):
+        for attempt in list(worker.attempts.values()):
             if attempt.answered or attempt.grant.task_id not in named:
                 continue
             runs = attempt.phase in BEFORE_THE_END
             if '"taskResult"' in text:
-                attempt.unreadable_result()
+                messages.unreadable_result(attempt)
             elif '"taskChunk"' in text:
                 attempt.broken("The worker sent output that is not valid JSON")
             else:
@@ -352,7 +368,7 @@ class Session:
     def _heartbeat(self, worker: Worker, frame: Heartbeat) -> None:
         """Compare a worker's list of running tasks with its attempts here."""
         running = {(task.task_id, task.attempt) for task in frame.running}
-        for attempt in attempts_on(worker):
+        for attempt in list(worker.attempts.values()):
             if attempt.key in running:
                 running.discard(attempt.key)
                 attempt.missing = 0
@@ -360,19 +376,19 @@ class Session:
                 attempt.missing += 1
                 if attempt.missing >= 2:
                     if attempt.phase == "running":
-                        self._registry.pool.count_loss(worker)
+                        self._dispatcher.pool.count_loss(worker)
                         task_id = attempt.grant.task_id
                         self._complain("PROTOCOL_ERROR", NOT_LISTED, task_id, fault=Fault.PUNISHED)
                     attempt.lost(NOT_LISTED)
         for key in sorted(running)[: max(worker.slots, MAX_CANCELS)]:
             if worker.finished_attempts.get(key) is None:
                 worker.unknown_attempts.put(key, True)  # its answer to the cancel is no fault
-            self.send(encoder.encode(Cancel(*key, "superseded", self._registry.settings.cancel_grace_ms)))
+            self.send(encoder.encode(Cancel(*key, "superseded", self._dispatcher.settings.cancel_grace_ms)))
 
     # ---- registering ----------
 
     def _connect_v1(self) -> None:
-        if self._registry.pool.draining:
+        if self._dispatcher.pool.draining:
             self.close(CLOSE_RESTART, "the gateway stops")
             return
         models = self._allowed([ANY])
@@ -394,7 +410,7 @@ class Session:
             secrets.token_hex(8),
             name,
             version,
-            models,
+            tuple(models),
             slots,
             key_id=self.identity.id,
             send=self.send,
@@ -420,7 +436,7 @@ class Session:
         if not mine or not asked:
             return []
         if ANY_ENDPOINT in asked:
-            asked = self._registry.settings.endpoints or (ANY_ENDPOINT,)
+            asked = self._dispatcher.settings.endpoints or (ANY_ENDPOINT,)
         return [model for model in asked if ANY_ENDPOINT in mine or model in mine or model == ANY_ENDPOINT]
 
     def allow(self, identity: Identity) -> None:
@@ -441,7 +457,7 @@ class Session:
                 worker_id=worker.id,
                 models=worker.logged_models,
             )
-            self._registry.changed(worker)
+            self._dispatcher.changed(worker)
 
     def _register(self, frame: Register) -> None:
         """Register a version 2 worker, or change its offer."""
@@ -466,23 +482,23 @@ class Session:
             first.slots = frame.slots
             self._frame_rate.set_slots(frame.slots, self._time())
             unhealthy = frame.unhealthy or ""
-            self._registry.health.report(first, unhealthy)
+            self._dispatcher.health.report(first, unhealthy)
             if before != (
                 *(first.models, first.task_types, first.slots, first.model_info, first.upstream, first.tags),
             ):
-                self._registry.changed(first)
+                self._dispatcher.changed(first)
             return
         if first is not None:
-            if any(attempt.writer.chunks for attempt in attempts_on(first)):
+            if any(attempt.writer.chunks for attempt in list(first.attempts.values())):
                 self._complain("BUSY", "register while idle")
                 return
-            for attempt in attempts_on(first):
+            for attempt in list(first.attempts.values()):
                 attempt.decline("registers")  # it was on its way when the worker sent this
         worker = self._connect_v2(frame, models)
         self._frame_rate.set_slots(worker.slots, self._time())
         if first is not None:
-            self._registry.disconnected(first, Loss(CLOSE_RESTART, "registers", False, self._time()))
-        for older in self._registry.pool.same_instance(worker):
+            self._dispatcher.disconnected(first, Loss(CLOSE_RESTART, "registers", False, self._time()))
+        for older in self._dispatcher.pool.same_instance(worker):
             if not older.draining:
                 older.close(CLOSE_REPLACED, "the same worker connected again")
 
@@ -498,7 +514,7 @@ class Session:
             sentence = "the token may offer none of these models"
             self._refuse("MODELS", sentence, CLOSE_PROTOCOL, "no model left that the token may offer")
             return None
-        if first is None and self._registry.pool.draining:
+        if first is None and self._dispatcher.pool.draining:
             self.close(CLOSE_RESTART, "the gateway stops")
             return None
         return models
@@ -528,7 +544,7 @@ class Session:
         return worker
 
     def _connected(self, worker: Worker, unhealthy: str = "") -> None:
-        self._registry.connects.log(
+        self._logs.connects.log(
             log.info,
             "worker connected",
             worker_id=worker.id,
@@ -538,7 +554,7 @@ class Session:
             slots=worker.slots,
             key_id=self.identity.id,
         )
-        self._registry.connected(worker, unhealthy)
+        self._dispatcher.connected(worker, unhealthy)
 
     # ---- complaints ----------
 
@@ -546,7 +562,7 @@ class Session:
         self, code: str, message: str, task_id: str | None = None, *, fault: Fault = Fault.INVALID
     ) -> None:
         """Report to a version 2 worker what was wrong; too many of these end the connection."""
-        self._registry.complaints.log(
+        self._logs.complaints.log(
             log.warning,
             "invalid frame from worker",
             worker_id=self.worker.id if self.worker else None,

@@ -8,8 +8,14 @@ import msgspec
 import structlog
 
 from fairlane.workers.protocol import CLOSE_RESTART, CLOSE_UNAUTHORIZED, SUBPROTOCOL, Drain, encoder
-from fairlane.workers.server.registry import Registry
-from fairlane.workers.server.sessions.session import Connection, Identity, Session, SessionSettings
+from fairlane.workers.server.dispatch import Dispatcher
+from fairlane.workers.server.sessions.session import (
+    Connection,
+    Identity,
+    Session,
+    SessionLogs,
+    SessionSettings,
+)
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -47,7 +53,7 @@ class WorkerSocket:
 
     def __init__(
         self,
-        registry: Registry,
+        dispatcher: Dispatcher,
         authenticate: Callable[[str | None], Identity | None],
         settings: SessionSettings,
         *,
@@ -55,7 +61,8 @@ class WorkerSocket:
         unknown_token: Callable[[Scope], None] = lambda _: None,
     ) -> None:
         """`unknown_token` is called for a handshake with an invalid token."""
-        self._registry = registry
+        self._dispatcher = dispatcher
+        self._logs = SessionLogs()
         self._authenticate = authenticate
         self.settings = settings
         self._refusal = refusal
@@ -75,7 +82,7 @@ class WorkerSocket:
         scope["headers"] = []  # of no use any more, for as long as the connection lasts
         socket: Socket = scope.pop(SOCKET)
         settings = self.settings
-        session = Session(self._registry, identity, settings, socket, version)
+        session = Session(self._dispatcher, self._logs, identity, settings, socket, version)
         self._sessions.add(session)
         self._used.add(identity.id)
         code, reason = 1006, ""
@@ -102,7 +109,7 @@ class WorkerSocket:
             if "authorization" in headers:
                 self._unknown_token(scope)
             raise _Denied(401, "A worker token is needed: Authorization: Bearer <token>")
-        if self._registry.pool.draining:
+        if self._dispatcher.pool.draining:
             raise _Denied(503, "This gateway is shutting down: connect again, to another one")
         return identity
 
@@ -124,7 +131,7 @@ class WorkerSocket:
     def drain_worker(self, worker_id: str, grace_ms: int) -> bool:
         """Give one worker no more tasks; one of version 2 is asked to leave when it is done. False: no such worker is
         connected."""
-        worker = self._registry.pool.get(worker_id)
+        worker = self._dispatcher.pool.get(worker_id)
         if worker is None:
             return False
         if not worker.draining:
@@ -132,7 +139,7 @@ class WorkerSocket:
             if worker.version >= 2:
                 worker.send(encoder.encode(Drain(grace_ms, reconnect=False)))
             log.info("worker drains", worker_id=worker.id, name=worker.name, running=len(worker.attempts))
-            self._registry.changed(worker)
+            self._dispatcher.changed(worker)
         return True
 
     def close(self, reason: str) -> None:

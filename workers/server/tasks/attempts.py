@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from fairlane.queues.tasks import Grant
-from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.tasks.attempt import Attempt
 
 
@@ -54,8 +53,3 @@ class Attempts:
             del self._newest[attempt.grant.task_id]
         elif self._older.get(attempt.grant.token) is attempt:
             del self._older[attempt.grant.token]
-
-
-def attempts_on(worker: Worker) -> list[Attempt]:
-    """The attempts that take a worker's slots; a copy, as they may be over one after the other."""
-    return list(worker.attempts.values())

@@ -11,7 +11,8 @@ from fairlane.queues.inspect.presence import MAX_PER_MESSAGE, Presence, Row
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.scheduler import Scheduler
 from fairlane.workers.server.background import observe
-from fairlane.workers.server.pool import Pool, Worker
+from fairlane.workers.server.pool.pool import Pool
+from fairlane.workers.server.pool.worker import Worker
 from fairlane.workers.server.settings import DispatchSettings
 
 log = structlog.get_logger("fairlane.workers")

@@ -10,7 +10,6 @@ Failures of one endpoint in a row count once: the worker's other endpoints must 
 breaker of its own.
 """
 
-import asyncio
 from functools import partial
 
 import structlog
@@ -20,10 +19,8 @@ from fairlane.queues.keys import is_reserved
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.logs.redaction import for_operators
 from fairlane.queues.tasks import Grant, State
-from fairlane.workers.server.background import Background
-from fairlane.workers.server.offers.offers import Offers
-from fairlane.workers.server.offers.remote_workers import RemoteWorkers
-from fairlane.workers.server.pool import Worker
+from fairlane.workers.server.pool.remote_workers import RemoteWorkers
+from fairlane.workers.server.pool.worker import Worker
 from fairlane.workers.server.slots import Slots
 
 log = structlog.get_logger("fairlane.workers")
@@ -44,15 +41,10 @@ OTHERS_FAULTS = frozenset({"NO_WORKER", "STORE_LOST", "OUTPUT_TOO_LARGE", "WORKE
 class Health:
     """See the module."""
 
-    def __init__(
-        self, slots: Slots, offers: Offers, remote_workers: RemoteWorkers, background: Background
-    ) -> None:
+    def __init__(self, slots: Slots, remote_workers: RemoteWorkers) -> None:
         self._slots = slots
         self._pool = slots.pool
-        self._offers = offers
         self._remote_workers = remote_workers
-        self._background = background
-        self._loop = asyncio.get_running_loop()
         self._lines = RateLimitedLogger()
         self._reviews = False
         self._due = False
@@ -109,7 +101,7 @@ class Health:
         self._due = True
         if not self._reviews:
             self._reviews = True
-            self._background.spawn(self._review())
+            self._slots.background.spawn(self._review())
 
     async def _review(self) -> None:
         try:
@@ -140,7 +132,7 @@ class Health:
         if worker not in self._pool:
             return
         self._pool.mark(worker)
-        self._offers.offer(worker)
+        self._slots.offers.offer(worker)
         if not worker.unhealthy_reason:
             self._lines.log(log.info, "worker is healthy again", worker_id=worker.id, name=worker.name)
             self._resume(worker)
@@ -170,7 +162,7 @@ class Health:
         pause_s = min(BACKOFF_S * 2.0 ** min(worker.backoffs, 10), MAX_BACKOFF_S)
         worker.backoffs += 1
         worker.probe_at = self._pool.time() + pause_s
-        self._loop.call_later(pause_s, partial(self._probe, worker))
+        self._slots.loop.call_later(pause_s, partial(self._probe, worker))
 
     def _probe(self, worker: Worker) -> None:
         """Give a worker one task after its pause."""

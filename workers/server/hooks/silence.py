@@ -5,8 +5,7 @@ The limits in effect when an attempt is checked count: where they follow the mod
 
 import asyncio
 
-from fairlane.workers.server.congestion import Congestion
-from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.hooks.congestion import Congestion
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.steps import BEFORE_THE_END
 
@@ -14,19 +13,18 @@ SOON_S = 0.05
 """After this time, a worker that has not acknowledged its task is checked again."""
 
 
-class OutputTimeouts:
+class Silence:
     """See the module. Removing an attempt cancels its timer."""
 
-    def __init__(self, settings: DispatchSettings, congestion: Congestion) -> None:
-        self._settings = settings
+    def __init__(self, congestion: Congestion) -> None:
         self._congestion = congestion
         self._loop = asyncio.get_running_loop()
 
     def check(self, attempt: Attempt) -> None:
         """End an attempt whose model was silent for too long, else check again when that may be. May be called at any time."""
-        attempt.cancel_timer()
-        if not self._settings.output_limits:
-            return
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+            attempt.timer = None
         limits = self._congestion.limits_of(attempt.grant.model)
         if limits is None or attempt.phase not in BEFORE_THE_END:
             return

@@ -10,7 +10,7 @@ from fairlane.queues.keys import Keys, is_reserved
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.tasks import Grant
 from fairlane.workers.protocol import DEFAULT_MAX_MESSAGE_BYTES
-from fairlane.workers.server.pool import ANY
+from fairlane.workers.server.pool.worker import ANY
 from fairlane.workers.tasktypes import covers, takes
 
 KEPT_S = 1.0

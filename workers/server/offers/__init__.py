@@ -1,1 +1,0 @@
-"""What workers here and at other replicas offer, and which of them can work."""
