@@ -46,6 +46,7 @@ class Health:
         self._pool = slots.pool
         self._remote_workers = remote_workers
         self._lines = RateLimitedLogger()
+        self._unhealthy: dict[str, Worker] = {}
         self._reviews = False
         self._due = False
         """Another review is wanted."""
@@ -96,7 +97,7 @@ class Health:
 
     def review_soon(self) -> None:
         """Decide again which unhealthy workers back off: others may have connected, gone, or become unhealthy."""
-        if not self._pool.unhealthy:
+        if not self._unhealthy:
             return
         self._due = True
         if not self._reviews:
@@ -107,11 +108,11 @@ class Health:
         try:
             while self._due:
                 self._due = False
-                for worker in list(self._pool.unhealthy.values()):
+                for worker in list(self._unhealthy.values()):
                     others = await self._peers_support(worker.models, worker.task_types, worker.version)
                     if worker not in self._pool or not worker.unhealthy_reason:
-                        continue
-                    if not others:
+                        self._unhealthy.pop(worker.id, None)
+                    elif not others:
                         self._resume(worker)
                     elif worker.cap is None:
                         self._back_off(worker)
@@ -131,12 +132,13 @@ class Health:
         """A worker is unhealthy, or healthy, or for another reason than before: notify watchers; it backs off, or works."""
         if worker not in self._pool:
             return
-        self._pool.mark(worker)
         self._slots.offers.offer(worker)
         if not worker.unhealthy_reason:
+            self._unhealthy.pop(worker.id, None)
             self._lines.log(log.info, "worker is healthy again", worker_id=worker.id, name=worker.name)
             self._resume(worker)
         else:
+            self._unhealthy[worker.id] = worker
             self._back_off(worker)
             if not was_unhealthy:
                 self._lines.log(

@@ -8,7 +8,6 @@ busy or free. The cost grows with the number of different offers that include it
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from fairlane.queues.keys import is_reserved
@@ -38,13 +37,9 @@ class Pool:
         """Drain: no worker gets a task any more, new ones included."""
         self._workers: dict[str, Worker] = {}
         self._groups: dict[Offer, WorkerGroup] = {}
-        self.unhealthy: dict[str, Worker] = {}
-        """Workers with an `unhealthy_reason`."""
         self.groups_changed = False
         """A group was added or removed since this was last set to False."""
         self._by_model: dict[str, list[WorkerGroup]] = {}
-        self._through: dict[str, dict[str, int]] = {}
-        """By model and upstream, the number of groups."""
         self._changed_models: set[str] = set()
         self._instances: dict[tuple[str, str], dict[str, Worker]] = {}
         self._turn = 0
@@ -93,7 +88,6 @@ class Pool:
         self._leave_group(worker)
         worker.pool = None
         del self._workers[worker.id]
-        self.unhealthy.pop(worker.id, None)
         key = (worker.key_id, worker.instance_id)
         if same := self._instances.get(key):
             same.pop(worker.id, None)
@@ -135,29 +129,14 @@ class Pool:
             group = self._groups[offer] = WorkerGroup(offer)
             self.groups_changed = True
             for model in group.models:
-                self._by_model.setdefault(model, []).append(group)
-                through = self._through.setdefault(model, {})
-                if group.upstream not in through:
+                others = self._by_model.setdefault(model, [])
+                if all(other.upstream != group.upstream for other in others):
                     self._changed_models.add(model)
-                through[group.upstream] = through.get(group.upstream, 0) + 1
+                others.append(group)
         worker.models, worker.task_types = group.models, group.task_types  # thousands share one tuple
         group.members[worker.id] = worker
         worker.group = group
-        self.mark(worker)
         self.place(worker)
-
-    def mark(self, worker: Worker) -> None:
-        """Record that a worker has become healthy or unhealthy."""
-        if worker not in self:
-            return
-        if worker.unhealthy_reason:
-            self.unhealthy[worker.id] = worker
-        else:
-            self.unhealthy.pop(worker.id, None)
-        if worker.group is not None:
-            (worker.group.unhealthy.add if worker.unhealthy_reason else worker.group.unhealthy.discard)(
-                worker.id
-            )
 
     def peers_support(self, models: Iterable[str], task_types: frozenset[str] | None, version: int) -> bool:
         """Return whether, for each of these models, a healthy worker here takes all of these task types."""
@@ -171,19 +150,16 @@ class Pool:
         if group is None:
             return
         del group.members[worker.id]
-        group.unhealthy.discard(worker.id)
         if not group.members:
             del self._groups[group.offer]
             self.groups_changed = True
             for model in group.models:
-                self._by_model[model].remove(group)
-                through = self._through[model]
-                through[group.upstream] -= 1
-                if not through[group.upstream]:
-                    del through[group.upstream]
+                others = self._by_model[model]
+                others.remove(group)
+                if all(other.upstream != group.upstream for other in others):
                     self._changed_models.add(model)
-                if not through:
-                    del self._by_model[model], self._through[model]
+                if not others:
+                    del self._by_model[model]
 
     def place(self, worker: Worker) -> None:
         """Put a worker whose slots or pauses have changed into the list where it belongs, or into none.
@@ -259,9 +235,9 @@ class Pool:
         upstream are left out."""
         found = []
         for model in models:
-            names = self._through.get(model, {})
-            if names.keys() != {""}:
-                found += [(model, name) for name in sorted(islice(names, MAX_UPSTREAMS))]
+            names = {group.upstream for group in self._by_model.get(model, ())}
+            if names != {""}:
+                found += [(model, name) for name in sorted(names)[:MAX_UPSTREAMS]]
         return found
 
     def pick(
@@ -290,7 +266,11 @@ class Pool:
                 continue
             if task_type and not takes(group.task_types, task_type):
                 continue
-            if upstream is None and self._closed_until and now < self._closed(model, group.upstream):
+            if (
+                upstream is None
+                and self._closed_until
+                and now < self._closed_until.get((model, group.upstream), 0.0)
+            ):
                 continue
             for line in (group.free, group.resting) if task_id else (group.free,):
                 for turn, worker in line:
@@ -306,9 +286,6 @@ class Pool:
                     if second_best is None or turn < second_best.turn:
                         second_best = worker
         return best or second_best
-
-    def _closed(self, model: str, upstream: str) -> float:
-        return self._closed_until.get((model, upstream)) or 0.0
 
     def any_takes(
         self, model: str, task_type: str, task_id: str, size: int = 0, suspicion: Suspicion | None = None

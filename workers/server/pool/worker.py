@@ -52,17 +52,16 @@ class Mismatch(enum.StrEnum):
 class WorkerGroup:
     """Workers of the same version and upstream that offer the same models and take the same task types.
 
-    `members`: those that do not drain; `unhealthy`: the unhealthy ones of them. `free`: those for which tasks are requested;
+    `members`: those that do not drain. `free`: those for which tasks are requested;
     `resting`: those that only get tasks which are at hand. Both hold (turn, worker), the next worker first.
     """
 
-    __slots__ = ("free", "members", "models", "offer", "resting", "task_types", "unhealthy", "upstream")
+    __slots__ = ("free", "members", "models", "offer", "resting", "task_types", "upstream")
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
         self.models, self.task_types, _, self.upstream = offer
         self.members: dict[str, Worker] = {}
-        self.unhealthy: set[str] = set()
         self.free: list[tuple[int, Worker]] = []
         self.resting: list[tuple[int, Worker]] = []
 
@@ -71,8 +70,8 @@ class WorkerGroup:
 
     def supports(self, task_types: frozenset[str] | None, version: int) -> bool:
         """Return whether a healthy member takes all that a worker of these task types and this version takes."""
-        able = covers(self.task_types, task_types)
-        return able and self.offer[2] >= version and len(self.members) > len(self.unhealthy)
+        able = covers(self.task_types, task_types) and self.offer[2] >= version
+        return able and any(not member.unhealthy_reason for member in self.members.values())
 
 
 class Places(Protocol):

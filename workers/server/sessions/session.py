@@ -9,7 +9,7 @@ import enum
 import itertools
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,7 +33,6 @@ from fairlane.workers.protocol import (
     FromWorker,
     Heartbeat,
     Limits,
-    ModelInfo,
     Register,
     Registered,
     ResultAck,
@@ -47,7 +46,7 @@ from fairlane.workers.protocol import (
 )
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.pool.suspects import Loss
-from fairlane.workers.server.pool.worker import ANY, Worker
+from fairlane.workers.server.pool.worker import ANY, AttemptKey, Worker
 from fairlane.workers.server.sessions.frames import explain, read_frame
 from fairlane.workers.server.sessions.rates import FrameRate, PerMinute
 from fairlane.workers.server.tasks import messages
@@ -56,8 +55,15 @@ from fairlane.workers.server.tasks.steps import BEFORE_THE_END
 
 log = structlog.get_logger("fairlane.workers")
 
-AboutTask = TaskAck | TaskSent | TaskReject | TaskChunk | TaskProgress | TaskResult
-
+ABOUT_ATTEMPTS: dict[type, Callable[[Attempt, Any], str | None]] = {
+    TaskAck: messages.acknowledged,
+    TaskSent: messages.request_left,
+    TaskReject: messages.reject,
+    TaskChunk: messages.chunk,
+    TaskProgress: messages.progress,
+    TaskResult: messages.result,
+}
+"""The messages about attempts, and what takes each. It returns what is wrong with the message, or None."""
 NOT_LISTED = "Worker disconnected: two heartbeats in a row do not list the task, so it counts as lost"
 LOG_BURST = 200
 """Workers that connect, or disconnect, with a log line each."""
@@ -139,10 +145,6 @@ class Connection(Protocol):
         ...
 
 
-_Asked = tuple[list[str], list[str] | None, dict[str, ModelInfo] | None, str | None]
-"""What a worker says that it offers: models, task types, what it reports about the models, its upstream."""
-
-
 class Session:
     """One connection."""
 
@@ -180,7 +182,8 @@ class Session:
         self._invalid = PerMinute(INVALID_PER_MINUTE)
         self._stale = PerMinute(STALE_PER_MINUTE)
         self._kept_results = 0
-        self._asked: _Asked = ([ANY], None, None, None)
+        self._asked = [ANY]
+        """The models that the worker would offer."""
         self._time = dispatcher.time
         flood_s = settings.flood_ms / 1000
         self._frame_rate = FrameRate(settings.flood_frames, settings.flood_bytes, flood_s, self._time())
@@ -228,10 +231,12 @@ class Session:
     def received(self, data: str | bytes, size: int) -> float:
         """Take a message of `size` bytes. Return the seconds until the next one may be read."""
         now = self._time()
-        worker = self.worker
-        if worker is not None:
-            worker.heard_at = now
-        self._handle(data)
+        if self.worker is not None:
+            self.worker.heard_at = now
+        try:
+            self._take(read_frame(data))
+        except (ValueError, RecursionError) as error:  # msgspec's and Unicode's errors are ValueErrors
+            self._complain("INVALID_MESSAGE", explain(error), fault=self._unreadable(data))
         if self.worker is None:
             self.close(CLOSE_PROTOCOL, "the first frame must be a valid register")
         rate = self._frame_rate  # counted here: for most frames a call of `look` is not needed
@@ -245,95 +250,50 @@ class Session:
             return 0.0
         return pause
 
-    # ---- messages ----------
-
-    def _handle(self, data: str | bytes) -> None:
+    def _take(self, frame: FromWorker) -> None:
         """Take one message."""
+        worker, take = self.worker, ABOUT_ATTEMPTS.get(type(frame))
         try:
-            frame = read_frame(data)
-        except (ValueError, RecursionError) as error:  # msgspec's and Unicode's errors are ValueErrors
-            self._complain("INVALID_MESSAGE", explain(error), fault=self._unreadable(data))
-            return
-        try:
-            self._dispatch(frame)
+            if worker is not None and take is not None:
+                key = frame.task_id, frame.attempt if self._version >= 2 else 0  # type: ignore[union-attr]
+                attempt: Attempt | None = worker.attempts.get(key)
+                if attempt is None or attempt.answered:
+                    self._late(worker, key, frame)
+                elif wrong := take(attempt, frame):
+                    fault = Fault.INVALID if isinstance(frame, TaskProgress) else Fault.PUNISHED
+                    self._complain("PROTOCOL_ERROR", wrong, attempt.grant.task_id, fault=fault)
+            elif isinstance(frame, Register):
+                self._register(frame)
+            elif worker is None:
+                self._complain("NOT_REGISTERED", "register first")
+            elif isinstance(frame, Heartbeat):
+                self._heartbeat(worker, frame)
+            elif isinstance(frame, Draining) and not worker.draining:
+                worker.draining = True
+                self._dispatcher.changed(worker)
         except Exception:  # one bad frame must not end a worker's other tasks; the frame is dropped
             log.exception("cannot handle a frame", worker_id=self.worker.id if self.worker else None)
             self._complain("INTERNAL", "the gateway failed to handle this message")
 
-    def _dispatch(self, frame: FromWorker) -> None:
-        worker = self.worker
-        if isinstance(frame, TaskChunk) and worker is not None:  # most frames are one
-            key = frame.task_id, frame.attempt if self._version >= 2 else 0
-            attempt: Attempt | None = worker.attempts.get(key)
-            if attempt is None or attempt.answered:
-                self._late(frame)
-                return
-            wrong = messages.chunk(attempt, frame)
-            if wrong:
-                self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)
-        elif isinstance(frame, Register):
-            self._register(frame)
-        elif worker is None:
-            self._complain("NOT_REGISTERED", "register first")
-        elif isinstance(frame, TaskResult):
-            self._result(worker, frame)
-        elif isinstance(frame, TaskAck):
-            if attempt := self._find(worker, frame):
-                attempt.acknowledged()
-        elif isinstance(frame, TaskSent):
-            if attempt := self._find(worker, frame):
-                attempt.request_left()
-        elif isinstance(frame, TaskReject):
-            if attempt := self._find(worker, frame):
-                if wrong := messages.reject(attempt, frame):
-                    self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)
-        elif isinstance(frame, TaskProgress):
-            if attempt := self._find(worker, frame):
-                if wrong := messages.progress(attempt, frame):
-                    self._complain("PROTOCOL_ERROR", wrong, frame.task_id)
-        elif isinstance(frame, Heartbeat):
-            self._heartbeat(worker, frame)
-        elif isinstance(frame, Draining):
-            if not worker.draining:
-                worker.draining = True
-                self._dispatcher.changed(worker)
-
-    def _key(self, frame: AboutTask) -> tuple[str, int]:
-        return frame.task_id, frame.attempt if self._version >= 2 else 0
-
-    def _find(self, worker: Worker, frame: AboutTask) -> Attempt | None:
-        """The attempt that a frame is about. None is dealt with here."""
-        attempt: Attempt | None = worker.attempts.get(self._key(frame))
-        if attempt is not None and not attempt.answered:
-            return attempt
-        self._late(frame)
-        return None
-
-    def _late(self, frame: AboutTask) -> None:
+    def _late(self, worker: Worker, key: AttemptKey, frame: FromWorker) -> None:
         """Handle a frame about no running attempt.
 
         A late frame of an attempt that the gateway has ended is no fault for as long as a worker may take to stop. A later one,
-        one after the worker's own result, or one about a task that the worker never had, is a fault.
+        one after the worker's own result, or one about a task that the worker never had, is a fault. A result is acknowledged
+        all the same, so that the worker forgets it.
         """
-        late_until = self.worker.finished_attempts.get(self._key(frame)) if self.worker else None
-        if self._time() > (late_until or 0.0):
-            self._stale_frame(frame.task_id)
-
-    def _result(self, worker: Worker, frame: TaskResult) -> None:
-        """A result ends its attempt, once; any other is acknowledged, so that the worker forgets it."""
-        key = self._key(frame)
-        attempt: Attempt | None = worker.attempts.get(key)
-        if attempt is not None and not attempt.answered:
-            messages.result(attempt, frame)
-            return
         late_until = worker.finished_attempts.get(key)
-        if attempt is not None or late_until == 0.0:
+        if not isinstance(frame, TaskResult):
+            if self._time() > (late_until or 0.0):
+                self._stale_frame(key[0])
+            return
+        if key in worker.attempts or late_until == 0.0:
             status, fault = "duplicate", True
         elif late_until is not None or worker.unknown_attempts.pop(key, False):
             status, fault = "stale", False
             worker.finished_attempts.put(key, 0.0)
         else:
-            given = any(frame.task_id == task_id for task_id, _ in worker.attempts)
+            given = any(key[0] == task_id for task_id, _ in worker.attempts)
             status = "stale" if given else "unknown"
             # results kept from an earlier connection are sent again: no more than it has slots
             self._kept_results += 1
@@ -388,35 +348,42 @@ class Session:
     # ---- registering ----------
 
     def _connect_v1(self) -> None:
+        models = self._allowed([ANY])
         if self._dispatcher.pool.draining:
             self.close(CLOSE_RESTART, "the gateway stops")
-            return
-        models = self._allowed([ANY])
-        if not models:
+        elif not models:
             self.close(CLOSE_UNAUTHORIZED, "the worker token covers endpoints alone: register (version 2)")
-            return
-        worker = self._make_worker("v1-" + secrets.token_hex(4), 1, models, 1, upstream=self._upstream(None))
-        self.worker = worker
-        self._connected(worker)
+        else:
+            self._connect("v1-" + secrets.token_hex(4), models, 1, upstream=self._upstream(None))
+
+    def _connect(
+        self, name: str, models: list[str], slots: int, unhealthy: str | None = None, **more: Any
+    ) -> Worker:
+        worker = self.worker = Worker(
+            *(secrets.token_hex(8), name, self._version, tuple(models), slots),
+            key_id=self.identity.id,
+            send=self.send,
+            close=self.close,
+            **more,
+        )
+        self._logs.connects.log(
+            log.info,
+            "worker connected",
+            worker_id=worker.id,
+            name=worker.name,
+            version=worker.version,
+            models=worker.logged_models,
+            slots=worker.slots,
+            key_id=self.identity.id,
+        )
+        self._dispatcher.connected(worker, unhealthy or "")
+        return worker
 
     def _upstream(self, name: str | None) -> str:
         """Return the upstream of this worker as the store knows it: within its token, so that no worker of another token can hold
         it or open its breaker. Ids in parentheses are of the gateway's own workers, and of those without a token."""
         token = self.identity.id
         return name or "" if token.startswith("(") else f"{token}/{name or ''}"
-
-    def _make_worker(self, name: str, version: int, models: list[str], slots: int, **more: Any) -> Worker:
-        return Worker(
-            secrets.token_hex(8),
-            name,
-            version,
-            tuple(models),
-            slots,
-            key_id=self.identity.id,
-            send=self.send,
-            close=self.close,
-            **more,
-        )
 
     def _allowed(self, models: list[str]) -> list[str]:
         """Return the requested models that the token may offer; endpoints only if the token names them, as `*` does not include
@@ -445,7 +412,7 @@ class Session:
         worker = self.worker
         if worker is None:
             return
-        models = self._allowed(self._asked[0])
+        models = self._allowed(self._asked)
         if not models:
             self.close(CLOSE_UNAUTHORIZED, "the worker token covers none of its models any more")
             return
@@ -461,73 +428,50 @@ class Session:
 
     def _register(self, frame: Register) -> None:
         """Register a version 2 worker, or change its offer."""
-        models = self._admitted(frame)
-        if models is None:
-            return
-        self._asked = (frame.models, frame.task_types, frame.model_info, frame.upstream)
-        first = self.worker
-        if first is not None and first.version >= 2:
-            before = (
-                first.models,
-                first.task_types,
-                first.slots,
-                first.model_info,
-                first.upstream,
-                first.tags,
-            )
-            first.upstream = self._upstream(frame.upstream)
-            first.max_message_bytes = _max_message_bytes(frame)
-            first.set_models(models, frame.task_types)
-            first.model_info, first.tags = frame.model_info, frame.tags
-            first.slots = frame.slots
-            self._frame_rate.set_slots(frame.slots, self._time())
-            unhealthy = frame.unhealthy or ""
-            self._dispatcher.health.report(first, unhealthy)
-            if before != (
-                *(first.models, first.task_types, first.slots, first.model_info, first.upstream, first.tags),
-            ):
-                self._dispatcher.changed(first)
-            return
-        if first is not None:
-            if any(attempt.writer.chunks for attempt in list(first.attempts.values())):
-                self._complain("BUSY", "register while idle")
-                return
-            for attempt in list(first.attempts.values()):
-                attempt.decline("registers")  # it was on its way when the worker sent this
-        worker = self._connect_v2(frame, models)
-        self._frame_rate.set_slots(worker.slots, self._time())
-        if first is not None:
-            self._dispatcher.disconnected(first, Loss(CLOSE_RESTART, "registers", False, self._time()))
-        for older in self._dispatcher.pool.same_instance(worker):
-            if not older.draining:
-                older.close(CLOSE_REPLACED, "the same worker connected again")
-
-    def _admitted(self, frame: Register) -> list[str] | None:
-        """The models that a registration brings, one at least. None: it was answered, there is nothing to do."""
-        first = self.worker
+        first, models = self.worker, self._allowed(frame.models)
         if VERSION not in frame.protocols:
             sentence = f"this gateway speaks version {VERSION}"
             self._refuse("VERSION", sentence, CLOSE_VERSION, "no common protocol version")
-            return None
-        models = self._allowed(frame.models)
-        if not models:
+        elif not models:
             sentence = "the token may offer none of these models"
             self._refuse("MODELS", sentence, CLOSE_PROTOCOL, "no model left that the token may offer")
-            return None
-        if first is None and self._dispatcher.pool.draining:
+        elif first is not None and first.version >= 2:
+            self._asked = frame.models
+            self._change(first, frame, models)
+        elif first is None and self._dispatcher.pool.draining:
             self.close(CLOSE_RESTART, "the gateway stops")
-            return None
-        return models
+        elif first is not None and any(attempt.writer.chunks for attempt in first.attempts.values()):
+            self._complain("BUSY", "register while idle")
+        else:
+            self._asked = frame.models
+            self._connect_v2(frame, models)
 
     def _refuse(self, code: str, sentence: str, close_code: int, reason: str) -> None:
         """Send a worker why it is not accepted, and end its connection."""
         self.send(encoder.encode(Error(code, sentence, None, True)))
         self.close(close_code, reason)
 
-    def _connect_v2(self, frame: Register, models: list[str]) -> Worker:
+    def _change(self, worker: Worker, frame: Register, models: list[str]) -> None:
+        """Change what a worker offers."""
+        before = _offer_of(worker)
+        worker.upstream = self._upstream(frame.upstream)
+        worker.max_message_bytes = _max_message_bytes(frame)
+        worker.set_models(models, frame.task_types)
+        worker.model_info, worker.tags = frame.model_info, frame.tags
+        worker.slots = frame.slots
+        self._frame_rate.set_slots(frame.slots, self._time())
+        self._dispatcher.health.report(worker, frame.unhealthy or "")
+        if before != _offer_of(worker):
+            self._dispatcher.changed(worker)
+
+    def _connect_v2(self, frame: Register, models: list[str]) -> None:
+        """Connect a worker, or connect it again, if it was taken for one of version 1 so far."""
+        first = self.worker
+        for attempt in list(first.attempts.values()) if first else ():
+            attempt.decline("registers")  # it was on its way when the worker sent this
         self._version = 2
-        worker = self._make_worker(
-            *(frame.name, 2, models, frame.slots),
+        worker = self._connect(  # first: its offer leaves before the welcome does
+            *(frame.name, models, frame.slots, frame.unhealthy),
             task_types=frame.task_types,
             model_info=frame.model_info,
             tags=frame.tags,
@@ -535,26 +479,17 @@ class Session:
             upstream=self._upstream(frame.upstream),
             max_message_bytes=_max_message_bytes(frame),
             process_known=frame.sdk is not None and frame.sdk.name == SDK_NAME,
+            wants_user=frame.wants_user,
         )
-        self.worker, worker.wants_user = worker, frame.wants_user
-        self._connected(worker, frame.unhealthy or "")  # first: its offer leaves before the welcome does
         settings, limits = self._settings, Limits(self._settings.max_message_bytes)
         registered = Registered(worker.id, settings.heartbeat_ms, settings.dead_after_ms, limits, VERSION)
         self.send(encoder.encode(registered))
-        return worker
-
-    def _connected(self, worker: Worker, unhealthy: str = "") -> None:
-        self._logs.connects.log(
-            log.info,
-            "worker connected",
-            worker_id=worker.id,
-            name=worker.name,
-            version=worker.version,
-            models=worker.logged_models,
-            slots=worker.slots,
-            key_id=self.identity.id,
-        )
-        self._dispatcher.connected(worker, unhealthy)
+        self._frame_rate.set_slots(worker.slots, self._time())
+        if first is not None:
+            self._dispatcher.disconnected(first, Loss(CLOSE_RESTART, "registers", False, self._time()))
+        for older in self._dispatcher.pool.same_instance(worker):
+            if not older.draining:
+                older.close(CLOSE_REPLACED, "the same worker connected again")
 
     # ---- complaints ----------
 
@@ -578,16 +513,19 @@ class Session:
 
     def _stale_frame(self, task_id: str | None) -> None:
         if self._version >= 2 and task_id is not None:
-            self.send(
-                encoder.encode(
-                    Error("UNKNOWN_TASK", "this attempt is over or was never given to you", task_id)
-                )
-            )
+            why = "this attempt is over or was never given to you"
+            self.send(encoder.encode(Error("UNKNOWN_TASK", why, task_id)))
         self._count_stale()
 
     def _count_stale(self) -> None:
         if self._stale.exceeded(self._time()):
             self.close(CLOSE_PROTOCOL, "too many messages about tasks that are not yours")
+
+
+def _offer_of(worker: Worker) -> tuple[Any, ...]:
+    """Return what a worker has registered."""
+    where = (worker.upstream, worker.tags, worker.model_info)
+    return (worker.models, worker.task_types, worker.slots, *where)
 
 
 def _max_message_bytes(frame: Register) -> int:

@@ -4,7 +4,7 @@ from msgspec import UNSET
 
 from fairlane.queues.clock import now_ms
 from fairlane.streaming.events import fragment_stage, fragment_usage, progress_event
-from fairlane.workers.protocol import TaskChunk, TaskProgress, TaskReject, TaskResult
+from fairlane.workers.protocol import TaskAck, TaskChunk, TaskProgress, TaskReject, TaskResult, TaskSent
 from fairlane.workers.sdk import TaskError
 from fairlane.workers.server.pool.worker import Mismatch
 from fairlane.workers.server.tasks.attempt import Attempt
@@ -17,6 +17,16 @@ MIN_REST_MS = 100
 REJECTED_LATE = "taskReject after taskAck: a task that was acknowledged ends with taskResult"
 MAX_PROGRESS_USAGE_BYTES = 2048
 """Of the usage that a worker reports while the task runs; larger usage is not logged."""
+
+
+def acknowledged(attempt: Attempt, _: TaskAck) -> None:
+    """The worker has begun."""
+    attempt.acknowledged()
+
+
+def request_left(attempt: Attempt, _: TaskSent) -> None:
+    """The worker's request to its target has left."""
+    attempt.request_left()
 
 
 def chunk(attempt: Attempt, message: TaskChunk) -> str | None:
@@ -70,7 +80,8 @@ def result(attempt: Attempt, message: TaskResult) -> None:
         return
     if attempt.phase not in BEFORE_THE_END:
         return
-    attempt.acknowledged()
+    if attempt.phase == "sent":
+        attempt.acknowledged()
     attempt.output_at = attempt.effects.time()
     if attempt.worker.version >= 2 and message.last_seq > attempt.output.frames:
         attempt.fail("PROTOCOL_ERROR", INCOMPLETE, retryable=False)
