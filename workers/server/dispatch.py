@@ -32,7 +32,6 @@ from fairlane.workers.server.tasks.accounts import Accounts
 from fairlane.workers.server.tasks.attempt import LOST, Attempt
 from fairlane.workers.tracing import Tracer
 
-LOST_V1 = "Worker disconnected"
 LOST_REPLY_S = 2.0
 """A reply of Redis seldom takes this long. Replies arrive in order, so a reply to a later call proves that it is lost."""
 
@@ -148,7 +147,7 @@ class Dispatcher(Slots):
             self.pool.count_loss(worker)
         candidates = [candidate for attempt in attempts if (candidate := attempt.candidate)]
         found = suspects(candidates, worker.identity, loss)
-        sentence = LOST if worker.version >= 2 else LOST_V1
+        sentence = LOST if worker.version >= 2 else "Worker disconnected"
         for attempt in attempts:
             suspicion = found.get(attempt.key)
             attempt.lost(sentence, blameless=self.pool.draining, suspicion=suspicion)

@@ -39,7 +39,6 @@ from fairlane.workers.tasktypes import MEDIA
 
 RETRY_REST_MS = 100
 """After a failure that a retry can fix, the worker pauses long enough that an idle one, here or elsewhere, is first."""
-NOT_BEGUN = Requeue("no worker any more", "declined", begun=False, unsent=True)
 MAX_SENT_AWAY = 1000
 """Tasks remembered that no worker here could run, with how often they arrived."""
 MAX_REFUSALS = 5
@@ -268,7 +267,8 @@ class Runner:
 
     def give_back_soon(self, grant: Grant) -> None:
         """Return a task that was granted and that no worker here can take: it has not begun."""
-        self._background.spawn(self._give_back(grant, NOT_BEGUN))
+        step = Requeue("no worker any more", "declined", begun=False, unsent=True)
+        self._background.spawn(self._give_back(grant, step))
 
     async def _give_back(self, grant: Grant, step: Requeue, worker: Worker | None = None) -> str:
         how = step._asdict()

@@ -2,20 +2,7 @@
 
 import pytest
 
-from fairlane.workers.server.sessions.rates import Bucket, FrameRate, PerMinute
-
-
-def test_a_bucket_gives_a_seconds_worth_at_once_and_then_its_rate() -> None:
-    bucket = Bucket(10, 0)
-    assert [bucket.take(1, 0) for _ in range(10)] == [0] * 10
-    assert bucket.take(1, 0) == pytest.approx(0.1)
-    assert bucket.take(1, 0.1) == pytest.approx(0.1)
-    assert bucket.take(1, 100) == 0
-
-
-def test_a_bucket_is_never_fuller_than_a_second() -> None:
-    bucket = Bucket(10, 0)
-    assert bucket.take(11, 1000) == pytest.approx(0.1)
+from fairlane.workers.server.sessions.rates import FrameRate, PerMinute
 
 
 def test_per_minute_forgets_what_is_older_than_a_minute() -> None:
@@ -66,6 +53,11 @@ def test_a_rest_between_forgives() -> None:
             assert count(watch, 1, at) is not None
 
 
+def test_a_rest_saves_up_no_more_than_a_second() -> None:
+    watch = flood()
+    assert count(watch, 1500, 1000.0) == pytest.approx(0.5)
+
+
 def test_bytes_count_too() -> None:
     watch = flood()
     assert count(watch, 1500, 0) == pytest.approx(0.5)
@@ -74,8 +66,8 @@ def test_bytes_count_too() -> None:
 
 def test_slots_multiply_the_allowance() -> None:
     watch = flood()
-    watch.set_slots(10, 0)
-    assert all(count(watch, 1, 0) == 0 for _ in range(1000))
+    watch.set_slots(10)
+    assert all(count(watch, 1, 0) == 0 for _ in range(800))
     assert count(watch, 1500, 0) == 0
 
 
@@ -84,7 +76,7 @@ def test_another_number_of_slots_buys_nothing_new() -> None:
     flood, now = FrameRate(100, 1000, 5.0, 0.0), 0.0
     passed = 0
     for number in range(1000):
-        flood.set_slots(1 + number % 2, now)
+        flood.set_slots(1 + number % 2)
         pause = count(flood, 100, now)
         if pause is None:
             break

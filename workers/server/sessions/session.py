@@ -459,7 +459,7 @@ class Session:
         worker.set_models(models, frame.task_types)
         worker.model_info, worker.tags = frame.model_info, frame.tags
         worker.slots = frame.slots
-        self._frame_rate.set_slots(frame.slots, self._time())
+        self._frame_rate.set_slots(frame.slots)
         self._dispatcher.health.report(worker, frame.unhealthy or "")
         if before != _offer_of(worker):
             self._dispatcher.changed(worker)
@@ -484,7 +484,7 @@ class Session:
         settings, limits = self._settings, Limits(self._settings.max_message_bytes)
         registered = Registered(worker.id, settings.heartbeat_ms, settings.dead_after_ms, limits, VERSION)
         self.send(encoder.encode(registered))
-        self._frame_rate.set_slots(worker.slots, self._time())
+        self._frame_rate.set_slots(worker.slots)
         if first is not None:
             self._dispatcher.disconnected(first, Loss(CLOSE_RESTART, "registers", False, self._time()))
         for older in self._dispatcher.pool.same_instance(worker):

@@ -11,9 +11,6 @@ from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.steps import NO_USAGE
 
-VERSION_1 = "version 1"
-"""How the history names the workers that have no name."""
-
 log = structlog.get_logger("fairlane.workers")
 
 
@@ -58,7 +55,7 @@ class Accounts:
                 used,
                 ended,
                 grant.user,
-                worker.name if worker.version > 1 else VERSION_1,
+                worker.name if worker.version > 1 else "version 1",
             ),
         )
 

@@ -10,7 +10,6 @@ from fairlane.streaming.writer import TaskWriter, bytes_of
 from fairlane.workers.protocol import Delta, TaskChunk
 
 TOO_DEEP = f"has more than {MAX_DEPTH} levels"
-UNREADABLE = "The worker sent output that cannot be read"
 INCOMPLETE = "The worker lost a part of its output"
 
 Take = Callable[[int, str, str | bytes], None]
@@ -20,9 +19,9 @@ Take = Callable[[int, str, str | bytes], None]
 class BadOutput(Exception):
     """A chunk frame that ends its task: what is wrong with it, for the worker, and why the task failed, for clients."""
 
-    def __init__(self, wrong: str, why: str = UNREADABLE, *, too_large: bool = False) -> None:
+    def __init__(self, wrong: str, why: str = "", *, too_large: bool = False) -> None:
         super().__init__(wrong)
-        self.why = why
+        self.why = why or "The worker sent output that cannot be read"
         self.too_large = too_large
 
 
