@@ -592,7 +592,7 @@ async def test_the_type_of_embeddings_makes_no_output_free() -> None:
     stage = Stage()
     attempt = await stage.started(stage.worker(), grant(task_type="openaiEmbedding"))
     messages.chunk(attempt, chunk(attempt, 1, "x" * 4000))
-    attempt.result(result(attempt, None, lastSeq=1, usage={"inputTokens": 9}))
+    messages.result(attempt, result(attempt, None, lastSeq=1, usage={"inputTokens": 9}))
     await stage.store.answer("append", [Appended("ok")])
     args, _ = await stage.store.answer("finish", finished("ok"))
     assert args[3].used == Used(9, 1000, estimated=False)

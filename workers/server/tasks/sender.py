@@ -39,8 +39,8 @@ class Sender:
             attempt.worker.hold_until = self._slots.time() + suspicion.alone_s
             self._loop.call_later(suspicion.alone_s, self._survived, attempt)
         payload = self._slots.payloads.pop(grant.task_id)
-        if (
-            payload is None or grant.repaired is not None or grant.stage
+        if payload is None or (
+            grant.extras and (grant.repaired or grant.stage)
         ):  # it has got another payload meanwhile
             self._slots.background.spawn(self._fetch_payload(attempt))
         else:
