@@ -34,7 +34,7 @@ from fairlane.gateway.calls.idempotency import (
     same_task_key,
 )
 from fairlane.gateway.calls.prompts import FilledTemplate, fill_in
-from fairlane.gateway.calls.streams import OVERDUE_S, serve
+from fairlane.gateway.calls.streams import OVERDUE_S, StreamAnswer
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
 from fairlane.gateway.core.bodies import RawObject, encode_members, has_image, value_of
 from fairlane.gateway.core.idempotent_replay import HEADERS as REPLAYED
@@ -53,7 +53,7 @@ from fairlane.gateway.core.spec import (
 from fairlane.gateway.core.submit import SubmittedTask
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.endpoints.requests import MEMBERS, endpoint_task, read_endpoint_request
-from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, bad_request
+from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, Headers, bad_request
 from fairlane.gateway.settings import suggestion
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
@@ -299,28 +299,22 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
     try:
         async with follow as submitted:
             give_up = tasks.hub.time() + task.timeout_ms / 1000 + OVERDUE_S
-            feed, first = follow.feed, b""
-            stream = _stream_of(tasks, follow.info, feed, is_chain=chain is not None)
-            task_id, enqueued_ms = follow.info.task_id, submitted.enqueued_ms
+            feed, info, enqueued_ms = follow.feed, follow.info, submitted.enqueued_ms
             lane = (task.queue, submitted.line)
+            reader = Reader(tasks.hub, feed, ephemerals=True)
+            replayed = REPLAYED if follow.joined_at else ()
+            answer = NativeAnswer(
+                *(tasks, request, reader, _view_of(tasks, info, feed, is_chain=chain is not None)),
+                [*SSE_HEADERS, (b"x-task-id", info.task_id.encode()), *replayed],
+            )
+            answer.give_up = give_up
             if submitted.state is State.QUEUED and feed.top == 0:
-                first = native_frame(queued_event(task_id, now_ms(), submitted.place))
+                answer.first = native_frame(queued_event(info.task_id, now_ms(), submitted.place))
                 tasks.positions.add(feed, submitted.place)
             del submitted  # the stream can last long
-            came_to_end = await serve(
-                request,
-                Reader(tasks.hub, feed, ephemerals=True),
-                stream,
-                tasks.open_answers,
-                headers=[(b"x-task-id", task_id.encode()), *(REPLAYED if follow.joined_at else ())],
-                keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
-                give_up=give_up,
-                first=first,
-                resumable=True,
-                ending=partial(_ending, tasks, stream),
-            )
-            if stream.was_lost and follow.joined_at is None and await _is_gone(tasks, task_id):
-                tasks.submit.lost(stream.info, lane, task.request_id, enqueued_ms)
+            came_to_end = await answer.write()
+            if answer.was_lost and follow.joined_at is None and await _is_gone(tasks, info.task_id):
+                tasks.submit.lost(info, lane, task.request_id, enqueued_ms)
     finally:
         no_linger = task.linger_ms and not tasks.settings.tuning.linger_ms and not task.idempotency_key
         if no_linger and not came_to_end and not follow.feed.keep_alive and not tasks.open_answers.now:
@@ -338,17 +332,25 @@ async def _is_gone(tasks: Tasks, task_id: str) -> bool:
     return False
 
 
-@contextlib.asynccontextmanager
-async def _ending(tasks: Tasks, stream: "NativeStream") -> AsyncIterator[list[bytes]]:
-    """Yield the end of a stream, whose result is made of the log."""
-    yield stream.finish(await tasks.results.of(stream.info))
+class NativeAnswer(StreamAnswer[NativeStreamView]):
+    """The native stream of a task's log, with the events that are not logged."""
 
+    __slots__ = ("was_lost",)
+    resumable = True
 
-class NativeStream(NativeStreamView):
-    """The native view of a task's log, with the events that are not logged."""
+    def __init__(
+        self, tasks: Tasks, request: Request, reader: Reader, view: NativeStreamView, headers: Headers
+    ) -> None:
+        super().__init__(tasks, request, reader, view, headers)
+        self.was_lost = False
 
-    was_lost = False
-    waits_behind = 0
+    @property
+    def waits_behind(self) -> int:
+        return self.view.waits_behind if isinstance(self.view, ChainView) else 0
+
+    @contextlib.asynccontextmanager
+    async def ending(self) -> AsyncIterator[list[bytes]]:
+        yield self.view.finish(await self.tasks.results.of(self.view.info))  # made of the log
 
     def notice(self, event: Event) -> bytes:
         return native_frame(event)
@@ -358,29 +360,31 @@ class NativeStream(NativeStreamView):
 
     def lost(self) -> bytes:
         self.was_lost = True
-        ts = now_ms()
+        task_id, ts = self.view.info.task_id, now_ms()
         return (
-            native_frame(gap_event(self.info.task_id, ts, "", "lost"))
-            + native_frame(restart_event(self.info.task_id, ts, "the store lost events that were seen"))
-            + native_frame(bye_event(self.info.task_id, ts, "gap", 1000))
+            native_frame(gap_event(task_id, ts, "", "lost"))
+            + native_frame(restart_event(task_id, ts, "the store lost events that were seen"))
+            + native_frame(bye_event(task_id, ts, "gap", 1000))
         )
 
     def overdue(self) -> bytes:
-        self.pending = None
-        return self.feed(overdue_event(self.info.task_id, now_ms()))
+        self.view.pending = None
+        return self.view.feed(overdue_event(self.view.info.task_id, now_ms()))
 
     def unread(self) -> bytes:
-        return _bye(self.info.task_id, "store")
+        return _bye(self.view.info.task_id, "store")
 
     def farewell(self) -> bytes:
-        return _bye(self.info.task_id, "drain")
+        return _bye(self.view.info.task_id, "drain")
 
     def revoked(self) -> bytes:
-        return _bye(self.info.task_id, "revoked")
+        return _bye(self.view.info.task_id, "revoked")
 
 
-class ChainStream(NativeStream):
+class ChainView(NativeStreamView):
     """The stream of a chain, which waits again between its stages."""
+
+    waits_behind = 0
 
     def __init__(self, info: TaskInfo, waits: Callable[[int], None]) -> None:
         """`waits` is called with the number of an event after which the chain waits for its next stage."""
@@ -394,8 +398,8 @@ class ChainStream(NativeStream):
         return super().feed(event)
 
 
-def _stream_of(tasks: Tasks, info: TaskInfo, feed: LiveLog, *, is_chain: bool) -> NativeStream:
-    return ChainStream(info, partial(tasks.positions.add, feed, None)) if is_chain else NativeStream(info)
+def _view_of(tasks: Tasks, info: TaskInfo, feed: LiveLog, *, is_chain: bool) -> NativeStreamView:
+    return ChainView(info, partial(tasks.positions.add, feed, None)) if is_chain else NativeStreamView(info)
 
 
 def _bye(task_id: str, reason: str) -> bytes:
@@ -493,24 +497,15 @@ async def _replay(
         ts = now_ms()
         first = native_frame(gap_event(task_id, ts, start.asked, start.missing))
         first += native_frame(restart_event(task_id, ts, "the events that were seen are not in the log"))
-    info = record_info(task_id, record)
-    stream = _stream_of(tasks, info, reader.feed, is_chain=is_chain(record))
+    view = _view_of(tasks, record_info(task_id, record), reader.feed, is_chain=is_chain(record))
     replay_from = b"%d-%d" % start.after if start.after else b"0-0"
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))
         tasks.positions.add(reader.feed, record.place, reader.feed.top)
-    return serve(
-        request,
-        reader,
-        stream,
-        tasks.open_answers,
-        headers=[(b"x-task-id", task_id.encode()), (b"x-replay-from", replay_from)],
-        keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
-        give_up=None,
-        first=first,
-        resumable=True,
-        ending=partial(_ending, tasks, stream),
-    )
+    headers = [*SSE_HEADERS, (b"x-task-id", task_id.encode()), (b"x-replay-from", replay_from)]
+    answer = NativeAnswer(tasks, request, reader, view, headers)
+    answer.first = first
+    return answer.write()
 
 
 _WAYS = "The call waits for the result; with `async` it returns a task id, with `stream` the task's events."

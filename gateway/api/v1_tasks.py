@@ -8,7 +8,7 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answers import WholeAnswer, attach, event_time
 from fairlane.gateway.calls.http import SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import OPTIONS, IdempotencyKey
-from fairlane.gateway.calls.streams import OVERDUE_S, FailedBeforeStart, serve
+from fairlane.gateway.calls.streams import OVERDUE_S, FailedBeforeStart, LogReader, StreamAnswer
 from fairlane.gateway.core.bodies import RawObject, parse_object
 from fairlane.gateway.core.idempotent_replay import HEADERS as REPLAYED
 from fairlane.gateway.core.spec import Options, build_openai_task, check_metadata
@@ -164,25 +164,27 @@ async def respond(
                 tasks.positions.add(feed, place)
             info, queue, model, joined = follow.info, task.queue, submitted.line, follow.joined_at is not None
             task_id = info.task_id
-            shown = TaskStream(streamed(info), hub.time, place)
-            reader = Reader(hub, feed, ephemerals=True)
-            keepalive_s = tasks.settings.tuning.keepalive_ms / 1000
+            headers = [*kind, *_ids(task_id), *(REPLAYED if joined else ())]
+            shown = OpenAIStream(tasks, request, Reader(hub, feed, ephemerals=True), streamed(info), headers)
+            shown.place, shown.give_up = place, give_up
             # an SSE stream reports its queue position immediately; a stream of bytes can report a failure by its status alone
-            hold_s = math.inf if kind is not SSE_HEADERS else 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-            del task, submitted, place, read, streamed, whole, instead, pending  # the stream can last long
+            if kind is not SSE_HEADERS:
+                shown.hold_s = math.inf
+            elif place is None:
+                shown.hold_s = min(HOLD_HEAD_S, tasks.settings.tuning.keepalive_ms / 1000)
+            del (
+                task,
+                submitted,
+                place,
+                headers,
+                read,
+                streamed,
+                whole,
+                instead,
+                pending,
+            )  # the stream can last long
             try:
-                came_to_end = await serve(
-                    request,
-                    reader,
-                    shown,
-                    tasks.open_answers,
-                    headers=[*_ids(task_id), *(REPLAYED if joined else ())],
-                    keepalive_s=keepalive_s,
-                    opening=shown.open,
-                    kind=kind,
-                    hold_s=hold_s,
-                    give_up=give_up,
-                )
+                came_to_end = await shown.write()
             except FailedBeforeStart as failed:
                 came_to_end = True
                 failure = read_error(failed.end.data).in_words() if failed.end.type == "error" else None
@@ -197,7 +199,7 @@ async def respond(
             except TimeoutError:
                 raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task_id) from None
             except (ResultShapeError, CutShort) as error:
-                came_to_end = shown.ended
+                came_to_end = shown.view.ended
                 if request.started:
                     raise AnswerCut from None
                 code = error.code if isinstance(error, CutShort) else "JSON_PARSE_FAILED"
@@ -210,65 +212,57 @@ async def respond(
             tasks.cancel_soon(task_id, "client" if hub.time() < give_up else "timeout")
 
 
-class TaskStream:
-    """A view, with reports of the queue position and keep-alives while its task waits."""
+class OpenAIStream(StreamAnswer[StreamView]):
+    """A stream of /v1, with reports of the queue position and keep-alives while its task waits."""
 
-    __slots__ = ("_noticed_at", "_place", "_reported_at", "_time", "_view", "open", "was_lost")
-    pending = None
-    waits_behind = 0
+    __slots__ = ("_noticed_at", "_reported_at", "was_lost")
 
-    def __init__(self, view: StreamView, time: Callable[[], float], place: Place | None) -> None:
-        self._view = view
-        self.open = view.open
-        self._time = time
-        self._reported_at = time()
+    def __init__(
+        self, tasks: Tasks, request: Request, reader: LogReader, view: StreamView, headers: Headers
+    ) -> None:
+        super().__init__(tasks, request, reader, view, headers)
+        self._reported_at = tasks.hub.time()
         self._noticed_at = -math.inf
-        self._place = place
         self.was_lost = False
 
-    @property
-    def ended(self) -> bool:
-        return self._view.ended
-
-    def feed(self, event: Event) -> bytes:
-        self._place = None
-        return self._view.feed(event)
+    def opening(self) -> bytes:
+        return self.view.open()
 
     def notice(self, event: Event) -> bytes:
         """Return a chunk for a new queue position."""
         if event.type != "queued":
             return b""
-        self._place = read_queued(event.data)
-        if self._time() - self._noticed_at < self._view.place_every_s:
+        self.place = read_queued(event.data)
+        now = self.tasks.hub.time()
+        if now - self._noticed_at < self.view.place_every_s:
             return b""
-        self._noticed_at = self._time()
-        return self._report()
+        self._noticed_at = now
+        return self._report(self.place)
 
     def idle(self) -> bytes:
-        if self._place and self._time() - self._reported_at >= QUEUE_CHUNK_S:
-            return self._report()
-        return self._view.silence
+        if self.place and self.tasks.hub.time() - self._reported_at >= QUEUE_CHUNK_S:
+            return self._report(self.place)
+        return self.view.silence
 
-    def _report(self) -> bytes:
-        assert self._place is not None
-        self._reported_at = self._time()
-        return self._view.queue_chunk(self._place)
+    def _report(self, place: Place) -> bytes:
+        self._reported_at = self.tasks.hub.time()
+        return self.view.queue_chunk(place)
 
     def lost(self) -> bytes:
         self.was_lost = True
-        return self._view.failed("The store lost a part of this stream", "STORE_LOST")
+        return self.view.failed("The store lost a part of this stream", "STORE_LOST")
 
     def overdue(self) -> bytes:
-        return self._view.failed("Task timeout", "TOTAL_TIMEOUT")
+        return self.view.failed("Task timeout", "TOTAL_TIMEOUT")
 
     def unread(self) -> bytes:
-        return self._view.failed("Redis is unavailable; read the rest later", "STORE_UNAVAILABLE")
+        return self.view.failed("Redis is unavailable; read the rest later", "STORE_UNAVAILABLE")
 
     def farewell(self) -> bytes:
-        return self._view.failed("The gateway stops; please try again", "GATEWAY_STOPPING")
+        return self.view.failed("The gateway stops; please try again", "GATEWAY_STOPPING")
 
     def revoked(self) -> bytes:
-        return self._view.failed("The key of this call is not valid any more", "UNAUTHORIZED")
+        return self.view.failed("The key of this call is not valid any more", "UNAUTHORIZED")
 
 
 def _ids(task_id: str) -> Headers:

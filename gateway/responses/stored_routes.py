@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.v1_tasks import TaskStream
+from fairlane.gateway.api.v1_tasks import OpenAIStream
 from fairlane.gateway.audit.log import actor_of
-from fairlane.gateway.calls.http import JSON, Request
-from fairlane.gateway.calls.streams import serve
+from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import Headers, bad_request
 from fairlane.gateway.responses.items import page_of, read_page
@@ -16,6 +15,13 @@ from fairlane.streaming.jsontext import join_object, json_string
 from fairlane.streaming.views.responses import ResponsesStreamView
 
 MAX_SEQUENCE = 10**12
+
+
+class StoredStream(OpenAIStream):
+    """The stream of a stored response, which its client can read again."""
+
+    __slots__ = ()
+    resumable = True
 
 
 async def retrieve(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -61,18 +67,9 @@ async def follow(
         reader, place = following
         if place is not None and reader.feed is not None:
             tasks.positions.add(reader.feed, place, reader.feed.top)
-        shown = TaskStream(view, tasks.hub.time, place)
-        await serve(
-            request,
-            reader,
-            shown,
-            tasks.open_answers,
-            headers=[*_ids(row), *headers],
-            keepalive_s=tasks.settings.tuning.keepalive_ms / 1000,
-            give_up=None,
-            opening=shown.open,
-            resumable=True,
-        )
+        answer = StoredStream(tasks, request, reader, view, [*SSE_HEADERS, *_ids(row), *headers])
+        answer.place = place
+        await answer.write()
 
 
 def read_query(request: Request) -> tuple[bool, int]:

@@ -2,16 +2,18 @@
 
 import asyncio
 import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fairlane.gateway.api.native import NativeStream
+from fairlane.gateway.api.native import NativeAnswer
 from fairlane.gateway.calls.http import CONNECTION, DirectExchange, Request
-from fairlane.gateway.calls.streams import SLICE, Stream, serve
+from fairlane.gateway.calls.streams import SLICE, StreamAnswer
 from fairlane.gateway.core.open_answers import OpenAnswers
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Hub, LiveLog, Reader
+from fairlane.streaming.views.native import NativeStreamView
 from fairlane.streaming.views.task import TaskInfo
 
 NO_STORE: Any = None
@@ -29,6 +31,12 @@ class Multiplying:
         self.drawn += 1
         self.ended = event.type in ("done", "error")
         return b"x" * SLICE if event.type == "chunk" else b"end"
+
+
+class Answer(StreamAnswer[Any]):
+    """An answer whose frames between events do not matter."""
+
+    __slots__ = ()
 
     def idle(self) -> bytes:
         return b"idle"
@@ -73,7 +81,13 @@ def chunks(first: int, last: int) -> list[Event]:
     return [Event(7, seq, "chunk", b"{}") for seq in range(first, last + 1)]
 
 
-async def read(client: Client, stream: Stream, feed: LiveLog, hub: Hub, hold_s: float) -> bool:
+def tasks_of(hub: Hub) -> Any:
+    """What an answer needs of the gateway."""
+    settings = SimpleNamespace(tuning=SimpleNamespace(keepalive_ms=60_000))
+    return SimpleNamespace(hub=hub, settings=settings, open_answers=OpenAnswers())
+
+
+async def read(client: Client, view: Any, feed: LiveLog, hub: Hub, hold_s: float) -> bool:
     scope: dict[str, Any] = {
         "type": "http",
         "path": "/v1/x",
@@ -83,10 +97,10 @@ async def read(client: Client, stream: Stream, feed: LiveLog, hub: Hub, hold_s: 
     }
     scope[CONNECTION] = client
     request = Request(scope, client.receive, client.send)
-    reader = Reader(hub, feed)
-    return await serve(
-        request, reader, stream, OpenAnswers(), headers=[], keepalive_s=60.0, give_up=None, hold_s=hold_s
-    )
+    make: Any = NativeAnswer if isinstance(view, NativeStreamView) else Answer
+    answer = make(tasks_of(hub), request, Reader(hub, feed), view, [])
+    answer.hold_s = hold_s
+    return bool(await answer.write())
 
 
 @pytest.mark.parametrize("hold_s", [0.0, 60.0], ids=["begun", "held"])
@@ -140,7 +154,7 @@ def test_clients_who_read_nothing_of_a_task_share_its_large_events() -> None:
         clients = [Deaf(Multiplying()) for _ in range(50)]
         tracemalloc.start()
         serving = [
-            asyncio.ensure_future(read(client, NativeStream(info), feed, hub, 0.0)) for client in clients
+            asyncio.ensure_future(read(client, NativeStreamView(info), feed, hub, 0.0)) for client in clients
         ]
         for _ in range(20):
             await asyncio.sleep(0)

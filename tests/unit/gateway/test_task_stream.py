@@ -1,10 +1,12 @@
 """What a stream that waits in the queue tells of its place."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fairlane.gateway.api.v1_tasks import QUEUE_CHUNK_S, TaskStream
+from fairlane.gateway.api.v1_tasks import QUEUE_CHUNK_S, OpenAIStream
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import queued_event
 from fairlane.streaming.views.chat import ChatStreamView
@@ -19,16 +21,23 @@ def notice(position: int) -> Any:
     return queued_event(INFO.task_id, 1, Place(position, 900, 500, 2000))
 
 
+def stream(view: Any, time: Callable[[], float]) -> OpenAIStream:
+    settings = SimpleNamespace(tuning=SimpleNamespace(keepalive_ms=15_000))
+    tasks: Any = SimpleNamespace(hub=SimpleNamespace(time=time), settings=settings)
+    none: Any = None
+    return OpenAIStream(tasks, none, none, view, [])
+
+
 @pytest.mark.parametrize("view", [ChatStreamView(INFO), MessagesStreamView(INFO)])
 def test_each_new_place_is_told(view: Any) -> None:
-    shown = TaskStream(view, lambda: 7.0, Place(3, 900, 500, 2000))
+    shown = stream(view, lambda: 7.0)
     for position in (3, 2, 1):
         assert b'"queuePosition":%d,' % position in shown.notice(notice(position))
 
 
 def test_a_response_which_repeats_much_tells_few_of_its_places() -> None:
     now = 100.0
-    shown = TaskStream(ResponsesStreamView(INFO, b'{"store":false}'), lambda: now, Place(9, 900, 500, 2000))
+    shown = stream(ResponsesStreamView(INFO, b'{"store":false}'), lambda: now)
     assert shown.notice(notice(9)).count(b"event: response.queued") == 2  # it is opened, too
     told = []
     for position in range(8, 0, -1):
