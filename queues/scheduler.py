@@ -836,7 +836,7 @@ class Scheduler:
     async def payload(self, task_id: str) -> bytes | None:
         """The request body of a task; None when it has ended or begun its output."""
         reply: bytes | None = await self._link.command("HGET", self._keys("task", id=task_id), "payload")
-        return reply
+        return reply or None
 
     async def request(self, task_id: str) -> bytes | None:
         """The request body of an ended task that the archive shall have with it; None when it has it."""

@@ -466,6 +466,8 @@ class StoreInspector(Periodic):
             for name, (packed, waiting) in zip(queue_names, queue_replies, strict=True)
         ]
         models.sort(key=lambda model: model.model)
+        seen_of_models = [seen for seen, _ in model_replies if seen["known"]]
+        ended = {state.value: sum(seen["ended"][state] for seen in seen_of_models) for state in sorted(TERMINAL)}
         in_file = set(self._models())
         for model in models:
             model.configured = model.model in in_file
@@ -482,7 +484,7 @@ class StoreInspector(Periodic):
             lanes,
             workers,
             replicas,
-            {state.value: int(totals.get(state.value, 0)) for state in sorted(TERMINAL)},
+            ended,
             int(totals.get("bytes", 0)),
             int(totals.get("kept", 0)),
             int(totals.get("dropped", 0)),

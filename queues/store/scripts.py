@@ -23,6 +23,7 @@ CORE = (
     "records",
     "models",
     "hooks",
+    "slots",
     "lanes",
     "eligible",
     "waking",

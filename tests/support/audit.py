@@ -172,8 +172,8 @@ def audit(
     assert {model for _, model in lines} <= set(shot.one("fallback_models") or ())
     asides = Counter((tasks[task]["queue"], tasks[task]["model"], tasks[task]["user"]) for task in aside)
     flows = Counter(in_flow.values())
-    for (queue, _, model), users in shot.by_kind["users"].items():
-        for name, user in users.items():
+    for (model,), fields in shot.by_kind["model"].items():
+        for (queue, name), user in fields["users_by_lane"].items():
             place = queue, model, name
             held = user.running, user.waiting, user.aside
             assert held == (len(holding[place]), flows[place], asides[place]), (place, user)
@@ -446,8 +446,8 @@ def is_held(shot: Snapshot, queue: str, model: str, user: str) -> bool:
 
 def running_of_user(shot: Snapshot, model: str, user: str) -> int:
     """Tasks of a user that hold a slot of a model, over all queues."""
-    lanes = shot.by_kind["users"].items()
-    return sum(int(users[user].running) for (_, _, name), users in lanes if name == model and user in users)
+    users = shot.one("model", model).get("users_by_lane", {}).items()
+    return sum(int(of_lane.running) for (_, name), of_lane in users if name == user)
 
 
 def check_rules(shot: Snapshot, holding: dict[tuple[str, str, str], set[str]]) -> None:
@@ -544,8 +544,9 @@ def _record(value: Any) -> dict[str, str]:
     """A task's record: both parts, as texts."""
     parts = dict(zip(value[::2], value[1::2], strict=True))
     spec = decode_map(parts[b"spec"]) if b"spec" in parts else {}
-    held = {"payload": "held"} if b"payload" in parts else {}
-    return texts(spec | decode_map(parts[b"run"])) | held
+    run = decode_map(parts[b"run"])
+    held = {"payload": "held"} if parts.get(b"payload") or run.get("payload_bytes") == 0 else {}
+    return texts(spec | run) | held
 
 
 def _model(value: Any) -> dict[str, Any]:
@@ -554,7 +555,11 @@ def _model(value: Any) -> dict[str, Any]:
     state = parts.get(b"state")
     fields = msgspec.msgpack.decode(state, type=dict[str, msgspec.Raw]) if state else {}
     known = {name: _plain(raw) for name, raw in fields.items() if name != "lanes"}
-    return texts(decode_values(parts.get(b"settings")) | known) | {"lanes": read_state(state).lanes}
+    users = [(name.decode().split(":", 2), packed) for name, packed in parts.items() if name.startswith(b"user:")]
+    return texts(decode_values(parts.get(b"settings")) | known) | {
+        "lanes": read_state(state).lanes,
+        "users_by_lane": {(queue, user): _User(*_USER.unpack(packed)) for (_, queue, user), packed in users},
+    }
 
 
 def _plain(raw: msgspec.Raw) -> Any:
@@ -574,11 +579,7 @@ class _User(NamedTuple):
     at: float
 
 
-def _users(value: Any) -> dict[str, _User]:
-    unpack = struct.Struct("<8d").unpack
-    return {
-        name.decode(): _User(*unpack(packed)) for name, packed in zip(value[::2], value[1::2], strict=True)
-    }
+_USER = struct.Struct("<8d")
 
 
 def _queue(value: Any) -> dict[str, str]:
@@ -598,7 +599,6 @@ def _pool(value: Any) -> dict[str, Any]:
 _SHAPES: dict[str, Callable[[Any], Any]] = {
     "task": _record,
     "model": _model,
-    "users": _users,
     "queue": _queue,
     "pool": _pool,
 }

@@ -61,7 +61,7 @@ function admission.refuse(task, ask)
     local share = waiting >= 2 * most and math.floor(most / (lane.users + 1)) or 0
     if over >= 0 and own >= share then return { rejected = 'full', waiting = waiting, limit = most, retry_ms = in_ms(interval() * (over + 1)) } end
   end
-  if timeout_ms > 0 and not hooks.first('falls', task) then -- 3
+  if timeout_ms > 0 and model.extras and not hooks.first('falls', task) then -- 3
     local least = until_open(call('ZCOUNT', keys.flow(queue, name, task.user), '-inf', whole(task.order)) + 1)
     if least > timeout_ms then return { rejected = 'too_long', waiting = least, limit = timeout_ms, retry_ms = in_ms(least - timeout_ms) } end
   end

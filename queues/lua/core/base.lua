@@ -10,7 +10,7 @@ local US_TEXT
 local NOW -- milliseconds
 local NOW_TEXT
 local FOREVER = 9007199254740991
-local unit_of_work = {} -- modules with `begin` and `flush`, called around each script
+local unit_of_work = {} -- modules with `begin` and `flush`, called around each script; a `flush` may add to what modules before it write
 
 -- Register a script. `flag`: 'no-writes' if it only reads; 'allow-oom' if it frees more memory than it takes, or keeps running tasks alive:
 -- a full Redis still runs it, and rejects the others as a whole; or nil.
@@ -26,7 +26,7 @@ local function script(name, flag, body)
       for i = 1, #unit_of_work do unit_of_work[i].begin() end
       local reply = { body(cmsgpack.unpack(args[1]), args) }
       if flag ~= 'no-writes' then
-        for i = 1, #unit_of_work do unit_of_work[i].flush() end
+        for i = #unit_of_work, 1, -1 do unit_of_work[i].flush() end
       end
       reply[1] = cmsgpack.pack(reply[1])
       return reply

@@ -39,7 +39,7 @@ end
 function eligible.free_slots(name, model)
   local limit = model.concurrency or model.extras and hooks.first('limit', model, name)
   if not limit then return FOREVER, false end
-  return limit - call('ZCARD', keys.slots(name)), true
+  return limit - slots.taken(name), true
 end
 
 -- Return the instant (ms) from which a model can start tasks, if no running task ends; nil: now; FOREVER: when an operator resumes it.

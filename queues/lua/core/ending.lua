@@ -20,10 +20,11 @@ end
 -- Release a task's slot. Return whether it held one, which is true once per attempt. Then the caller must close the attempt's account with
 -- `settle` or `refund`.
 function ending.release(task)
-  local held = call('ZREM', keys.slots(task.model), task.id) == 1
+  local held = slots.free(task.model, task.id)
   call('ZREM', keys.due(), task.id)
   if not held then return false end
-  local lane, user = models.lane(models.get(task.model), task.queue), lanes.user_of(task)
+  local user = lanes.user_of(task)
+  local lane = models.lane(models.get(task.model), task.queue)
   lane.running, user.running = lane.running - 1, user.running - 1
   if task.counted then call('SREM', keys.load(task.queue), task.id) end
   task.counted = nil
@@ -38,7 +39,7 @@ end
 -- `idle_ms`: the time in the slot before the work began. It is not part of the duration, and is charged as the number of requests that others
 -- could have made in it.
 function ending.settle(task, used, completed, idle_ms)
-  local model, user = models.get(task.model), lanes.user_of(task)
+  local user, model = lanes.user_of(task), models.get(task.model)
   local input, output = used.input, used.output
   local known = input ~= nil and output ~= nil
   local held_ms = math.max(NOW - task.granted_at, 0)
@@ -107,7 +108,11 @@ function ending.finish(task, finish, more)
   task.used = more.used or task.used
   task.end_id = log.add(task, more.epoch or granting.new_epoch(task), finish.kind, finish.data, more.except)
   records.save(task)
-  if not task.chain then call('HINCRBY', keys.pool(), finish.state, '1') end
+  if not task.chain then
+    local model = models.get(task.model)
+    model[finish.state] = (model[finish.state] or 0) + 1
+    models.save(task.model)
+  end
   hooks.each('ended', task, finish, more)
   if more.stop_until then
     ending.keep_slot(task, more.stop_until)
@@ -120,7 +125,7 @@ end
 -- Keep the slot of a task until an instant (ms).
 function ending.keep_slot(task, until_ms)
   task.lease = until_ms
-  call('ZADD', keys.slots(task.model), whole(until_ms), task.id)
+  slots.take(task.model, task.id, until_ms)
   call('ZADD', keys.due(), task.state == 'executing' and granting.run_instant(task, until_ms) or whole(until_ms), task.id)
 end
 

@@ -58,7 +58,7 @@ end
 -- the flow and must leave it. `grant`: the receiver (`replica`, `worker` and its `upstream`), the `token`, and `ms` until the first renewal.
 local function begin(task, turn, tag, in_line, grant)
   local name, queue, lane = task.model, task.queue, turn.lane
-  local model, user = models.get(name), lanes.user_of(task)
+  local user, model = lanes.user_of(task), models.get(name)
   local cost = first_charge(task, model, user)
   local flow_step = lanes.step(cost, lanes.flow_weight(task))
   local settings = models.queue(queue)
@@ -86,7 +86,7 @@ local function begin(task, turn, tag, in_line, grant)
   local data = event_data(task.id, '"attempt":' .. whole(task.attempt) .. ',"model":' .. cjson.encode(task.requested_model or name)
     .. ',"queue":"' .. queue .. '"' .. (task.event_fields or ''))
   log.add(task, task.epoch, 'start', data, task.owner)
-  call('ZADD', keys.slots(name), whole_again(task.lease), task.id)
+  slots.take(name, task.id, task.lease)
   call('ZADD', keys.due(), granting.run_instant(task, task.lease), task.id)
   if grant.begun then grant.begun(task) end
   records.save(task)

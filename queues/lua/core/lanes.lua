@@ -32,19 +32,24 @@ local function pack_user(user)
   return struct.pack(USER, user.tag, user.lifts, user.running, user.waiting, user.aside, user.output, user.ms, user.at)
 end
 
+-- Return the field of a user of a lane in its model's hash, and its queue and name again.
+local function field_of(queue, name) return 'user:' .. queue .. ':' .. name end
+
+local function read_field(field) return string.match(field, '^user:([^:]*):(.*)$') end
+
 function lanes.flush()
   for user in pairs(changed) do
-    local key = keys.users(user.queue, user.model)
+    local field = field_of(user.queue, user.name)
     if user.tag == 0 and user.running + user.waiting + user.aside == 0 and user.output == 0 and user.ms == 0 then
-      call('HDEL', key, user.name)
+      call('HDEL', keys.model(user.model), field)
     else
-      call('HSET', key, user.name, pack_user(user))
+      models.write(user.model, field, pack_user(user))
     end
   end
 end
 
 -- Return a user from its stored form. `packed`: nil if there is none; then all numbers are 0.
-function lanes.unpack_user(queue, model, name, packed)
+local function unpack_user(queue, model, name, packed)
   local tag, lifts, running, waiting, aside, output, ms, at = 0, 0, 0, 0, 0, 0, 0, 0
   if packed then tag, lifts, running, waiting, aside, output, ms, at = struct.unpack(USER, packed) end
   if at < NOW / 1000 - LEARNED_S then output, ms = 0, 0 end
@@ -52,13 +57,14 @@ function lanes.unpack_user(queue, model, name, packed)
     output = output, ms = ms, at = at }
 end
 
--- Return a user of a lane.
-function lanes.user(queue, model, name)
+-- Return a user of a lane. `packed`: its stored form, if the caller has read it.
+function lanes.user(queue, model, name, packed)
   for i = 1, #users do
     local user = users[i]
     if user.name == name and user.queue == queue and user.model == model then return user end
   end
-  local user = lanes.unpack_user(queue, model, name, call('HGET', keys.users(queue, model), name))
+  if not packed then packed = select(2, models.get(model, field_of(queue, name))) end
+  local user = unpack_user(queue, model, name, packed)
   users[#users + 1] = user
   return user
 end
@@ -259,7 +265,7 @@ end
 -- Charge (or refund) `more` of a running attempt to its flow and lane, even if they are idle.
 function lanes.charge(task, more)
   local queue, name, account = task.queue, task.model, task.account
-  local model, user = models.get(name), lanes.user_of(task)
+  local user, model = lanes.user_of(task), models.get(name)
   local lane = models.lane(model, queue)
   local lane_step = lanes.step(more, account.weight)
   local flow_step = lanes.step(more, flow_weight(task))
@@ -290,20 +296,25 @@ function lanes.stopped(task)
   lanes.save_user(user)
 end
 
--- Remove users of a lane without tasks and current means. Check a part of the users: all within about ten minutes of one call a second, so
+-- Call a function with each user that a part of a model's hash has: a flat list of fields and values.
+function lanes.users_in(model_name, flat, visit)
+  for i = 1, #flat, 2 do
+    local queue, name = read_field(flat[i])
+    if queue then visit(lanes.user(queue, model_name, name, flat[i + 1])) end
+  end
+end
+
+-- Remove users of a model without tasks and current means. Check a part of the users: all within about ten minutes of one call a second, so
 -- that however many come, those of about an hour are kept. Return the cursor to continue at; '0' at the end.
-function lanes.tidy(queue, model_name, cursor)
-  local lane = models.lane(models.get(model_name), queue)
-  local key = keys.users(queue, model_name)
+function lanes.tidy(model_name, cursor)
+  local model, key = models.get(model_name), keys.model(model_name)
   local most = math.min(math.max(math.floor(call('HLEN', key) / 600), 20), 1000)
   local found, gone = call('HSCAN', key, cursor, 'COUNT', whole(most)), {}
-  for i = 1, #found[2], 2 do
-    local user = lanes.unpack_user(queue, model_name, found[2][i], found[2][i + 1])
+  lanes.users_in(model_name, found[2], function(user)
     local idle = user.running + user.waiting + user.aside == 0
-    if idle and (user.tag <= lane.v or user.at < NOW / 1000 - LEARNED_S) and user.output == 0 and user.ms == 0 then
-      gone[#gone + 1] = user.name
-    end
-  end
+    local passed_by = user.tag <= models.lane(model, user.queue).v or user.at < NOW / 1000 - LEARNED_S
+    if idle and passed_by and user.output == 0 and user.ms == 0 then gone[#gone + 1] = field_of(user.queue, user.name) end
+  end)
   if gone[1] then call('HDEL', key, unpack(gone)) end
   return found[1]
 end

@@ -1,15 +1,16 @@
--- Models and queues. A model's hash has its `settings`, written by configure, and its `state`, written by every other script: virtual
--- times, lanes, means. `models.get` gives both as one table. The settings of a queue are in its own hash, with its waiting tasks.
+-- Models and queues. A model's hash has its `settings`, written by configure, its `state`, written by every other script (virtual times, lanes,
+-- means), and a field for each user of a lane (lanes.lua). `models.get` gives both as one table. The settings of a queue are in its own hash, with its waiting tasks.
 --
 -- Settings are read at most once a second: the library keeps them in memory. Scripts that change settings update this cache.
 local models = {}
 local MAX_CACHED = 1000
-local loaded, changed = {}, {}
+local loaded, changed, fields = {}, {}, {}
 local settings, read_at, cached = {}, {}, 0
 
 function models.begin()
   if next(loaded) then loaded = {} end
   if next(changed) then changed = {} end
+  if next(fields) then fields = {} end
 end
 
 -- The stored form of a lane: seven numbers; its departures (their number, the ms that they took, the time of the last); 1 if it was passed over.
@@ -31,8 +32,16 @@ function models.flush()
   for name, model in pairs(changed) do
     for queue, lane in pairs(model.open) do model.lanes[queue] = pack_lane(lane) end
     model.open = nil
-    call('HSET', keys.model(name), 'state', cmsgpack.pack(model))
+    call('HSET', keys.model(name), 'state', cmsgpack.pack(model), unpack(fields[name] or {}))
   end
+end
+
+-- Write another field of a model's hash when the script ends.
+function models.write(name, field, value)
+  local more = fields[name] or {}
+  more[#more + 1], more[#more + 2] = field, value
+  fields[name] = more
+  models.save(name)
 end
 
 -- Settings for which 0 is a value. For all others, 0 means that it is not set.
@@ -63,23 +72,24 @@ end
 function models.forget_settings() settings, read_at, cached = {}, {}, 0 end
 
 -- Return a model: its settings and its state in one table. `lanes`: all lanes by queue, packed; `open`: lanes that were unpacked; `users`:
--- number of flows in line.
-function models.get(name)
-  local model = loaded[name]
-  if model then return model end
-  local key = keys.model(name)
-  local state, of, packed = nil, recent_settings(key), nil
-  if of then
-    state = call('HGET', key, 'state')
-  else
-    state, packed = unpack(call('HMGET', key, 'state', 'settings'))
+-- number of flows in line. `field`: another field of its hash, whose value is returned too.
+function models.get(name, field)
+  local key, model = keys.model(name), loaded[name]
+  if model then return model, field and call('HGET', key, field) end
+  local of, state, value, packed = recent_settings(key), nil, nil, nil
+  if not of then
+    state, value, packed = unpack(call('HMGET', key, 'state', field or 'state', 'settings'))
     of = keep_settings(key, packed)
+  elseif field then
+    state, value = unpack(call('HMGET', key, 'state', field))
+  else
+    state = call('HGET', key, 'state')
   end
   model = setmetatable(state and cmsgpack.unpack(state) or { lanes = {}, virtual_time = 0, users = 0, seen_at = 0, used_at = 0 }, of)
   model.open = {}
   loaded[name] = model
   if model.extras then records.extras = true end
-  return model
+  return model, value
 end
 
 -- Mark a model that uses a feature for a reason other than its settings.

@@ -19,7 +19,7 @@ function placing.interval(name, queue, until_now)
     if lane.users > 0 and other ~= queue then total = total + (models.queue(other).weight or 1) end
   end
   local mean = (model.mean_ms or 0) > 0 and model.mean_ms or 1000
-  return (ms + mean * total / own / math.max(call('ZCARD', keys.slots(name)), 1)) / (gone + 1), gone + 1
+  return (ms + mean * total / own / math.max(slots.taken(name), 1)) / (gone + 1), gone + 1
 end
 
 -- Return whether the wait of a lane can be estimated: a task of the model has completed, or a few have left the lane while others waited. With
@@ -35,7 +35,7 @@ function placing.blocked_by(name, queue)
   local model = models.get(name)
   if model.paused then return 'model_paused' end
   if models.queue(queue).paused then return 'queue_paused' end
-  if call('EXISTS', keys.slots(name)) == 0 and not waking.is_offered(name) and not hooks.first('serves', model, name, queue) then
+  if slots.taken(name) == 0 and not waking.is_offered(name) and not hooks.first('serves', model, name, queue) then
     return 'no_worker'
   end
   local _, why = hooks.first('opens', model, name)

@@ -83,7 +83,10 @@ function retrying.put_back(task, back)
   if task.wait_deadline then task.wait_deadline = task.wait_deadline + NOW - task.granted_at end -- running was not waiting
   task.state, task.token, task.owner, task.attempt_deadline, task.account = 'queued', '', nil, nil, nil
   task.worker, task.begun, task.granted_at, task.upstream = nil, nil, nil, nil
-  if move then move() end
+  if move then
+    move()
+    models.touch(task.model, models.get(task.model))
+  end
   if back.aside_until and not move then lanes.set_aside(task, back.aside_until) else lanes.enqueue(task) end
   call('ZADD', keys.due(), retrying.wait_instant(task), task.id)
   records.save(task)

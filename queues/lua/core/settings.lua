@@ -16,13 +16,11 @@ local function reset_charges(name, model)
     level(keys.flows(queue, name))
     level(keys.parked(queue, name))
     lane.tag, lane.v, lane.lifts = 0, 0, 0
-    local flat = call('HGETALL', keys.users(queue, name))
-    for i = 1, #flat, 2 do
-      local user = lanes.user(queue, name, flat[i])
-      user.tag, user.lifts = 0, 0
-      lanes.save_user(user)
-    end
   end
+  lanes.users_in(name, call('HGETALL', keys.model(name)), function(user)
+    user.tag, user.lifts = 0, 0
+    lanes.save_user(user)
+  end)
   for _, id in ipairs(call('ZRANGE', keys.slots(name), '0', '-1')) do
     local task = records.load(id)
     if task and task.account then

@@ -57,16 +57,14 @@ function tidying.forget_models()
   for i = 1, #found[2], 2 do
     local name, used_at = found[2][i], tonumber(found[2][i + 1])
     local model = models.get(name)
-    for queue in pairs(models.lanes(model)) do
-      local cursor = lanes.tidy(queue, name, model['cursor:' .. queue] or '0')
-      model['cursor:' .. queue] = cursor ~= '0' and cursor or nil
-      models.save(name)
-    end
+    local cursor = lanes.tidy(name, model.cursor or '0')
+    model.cursor = cursor ~= '0' and cursor or nil
+    models.save(name)
     local idle = math.max(used_at, model.used_at) <= NOW - IDLE_MS
-    if idle and (model.users > 0 or call('EXISTS', keys.slots(name)) == 1) then
+    if idle and (model.users > 0 or slots.taken(name) > 0) then
       call('ZADD', keys.models(), NOW_TEXT, name)
     elseif idle and not model.fixed and not model.upstreams then
-      for queue in pairs(models.lanes(model)) do call('DEL', keys.users(queue, name), keys.parked(queue, name)) end
+      for queue in pairs(models.lanes(model)) do call('DEL', keys.parked(queue, name)) end
       models.remove(name)
     end
   end

@@ -48,7 +48,7 @@ hooks.attach('limit', 'auto_target_ms', limit_of)
 -- (The slot of this task is not counted yet.)
 hooks.attach('granted', 'auto_target_ms', function(task, model)
   if model.concurrency then return end
-  task.granted_in = call('ZCARD', keys.slots(task.model)) + 1 >= limit_of(model) and 'last_slot' or 'free_slots'
+  task.granted_in = slots.taken(task.model) + 1 >= limit_of(model) and 'last_slot' or 'free_slots'
 end, true)
 
 local function observed(task, took)

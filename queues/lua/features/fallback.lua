@@ -52,7 +52,6 @@ local function move(task, i, again, why)
   local scheduled = waking.scheduled_as(name) or name
   task.model, task.requested_model = scheduled, scheduled ~= name and name or nil
   task.price, task.fallbacks = price ~= '' and price, rest[1] ~= nil and rest
-  models.touch(scheduled, models.get(scheduled))
   return from
 end
 
@@ -132,6 +131,7 @@ local function move_waiting(name, most)
       if to then
         lanes.dequeue(task)
         note(task, move(task, to, true, why))
+        models.touch(task.model, models.get(task.model))
         lanes.enqueue(task)
         records.save(task)
         waking.wake(task.model)

@@ -1,7 +1,7 @@
 -- inspect_model: return the status of a model for operators; checks a bounded number of users
 -- args      model; most_users: users whose oldest task is checked, at most, from each end of a lane's line
 -- returns   {known; running: tasks with a slot; mean_ms; cooldown_until, cooldown_by; next_start: instant (ms) before which its pace lets nothing
---           start; lanes: queue -> {waiting, running, charged, users: in line, parked, oldest: when the oldest checked task was enqueued (ms),
+--           start; ended: state -> number of tasks; lanes: queue -> {waiting, running, charged, users: in line, parked, oldest: when the oldest checked task was enqueued (ms),
 --           blocked: why no task can start (placing.blocked_by)}; fields of features (hook `inspected`)}, and its settings, packed ('' = none)
 
 -- Return when the task at the head of a user's line was enqueued; nil: there is none.
@@ -38,8 +38,9 @@ script('inspect_model', 'no-writes', function(ask)
   for queue, lane in pairs(models.lanes(model)) do lanes_of[queue] = lane_of(name, queue, lane, ask.most_users) end
   local paced = setmetatable({ cooldown_until = false, barred = false }, { __index = model }) -- its pace alone
   local at = hooks.first('opens', paced, name)
-  local seen = { known = true, running = call('ZCARD', keys.slots(name)), mean_ms = model.mean_ms, cooldown_until = model.cooldown_until,
-    cooldown_by = model.cooldown_by, next_start = at and at < FOREVER and at or nil, lanes = lanes_of }
+  local seen = { known = true, running = slots.taken(name), mean_ms = model.mean_ms, cooldown_until = model.cooldown_until,
+    cooldown_by = model.cooldown_by, next_start = at and at < FOREVER and at or nil, lanes = lanes_of,
+    ended = { completed = model.completed or 0, failed = model.failed or 0, cancelled = model.cancelled or 0 } }
   hooks.each('inspected', model, name, seen)
   return seen, call('HGET', key, 'settings') or ''
 end)

@@ -5,11 +5,11 @@
 
 -- Charge a running task for its use until now, so that users pay before their tasks end.
 local function charge_running(task, output)
-  local model, due = models.get(task.model), nil
+  local user, model, due = lanes.user_of(task), models.get(task.model), nil
   if model.cost == 'slot_seconds' then
     due = NOW - task.granted_at
   elseif model.cost ~= 'requests' and output then
-    due = granting.token_cost(task.input_tokens, granting.output_due(task, output, model, lanes.user_of(task)))
+    due = granting.token_cost(task.input_tokens, granting.output_due(task, output, model, user))
   end
   if due and due > task.account.cost then lanes.charge(task, due - task.account.cost) end
 end

@@ -53,7 +53,7 @@ script('submit', nil, function(ask, args)
   elseif not name then
     return answer(no_worker(asked))
   end
-  models.get(task.model) -- read before hooks, which depend on its features
+  lanes.user_of(task) -- and its model: read before hooks, which depend on its features
   local longest = models.queue(task.queue).max_wait_ms or 0
   if longest > 0 and not task.whole_wait then
     task.wait_ms = (task.wait_ms or 0) > 0 and math.min(task.wait_ms, longest) or longest

@@ -208,8 +208,9 @@ class LimitsMachine(RuleBasedStateMachine):
     def expected(self, model: str, user: str, tokens: tuple[int, int]) -> int:
         """Output that a task of a user is expected to write: as the scripts learn it."""
         shot = Snapshot(self.world)
-        (lane,) = [users for (_, _, name), users in shot.by_kind["users"].items() if name == model] or [{}]
-        recent = lane[user].output if user in lane and lane[user].at >= shot.now_ms // 1000 - LEARNED_S else 0
+        users = shot.one("model", model).get("users_by_lane", {}).items()
+        (of_lane,) = [found for (_, name), found in users if name == user] or [None]
+        recent = of_lane.output if of_lane and of_lane.at >= shot.now_ms // 1000 - LEARNED_S else 0
         mean = recent or float(shot.one("model", model).get("mean_output", 0)) or tokens[1]
         return int(min(mean, tokens[1]) + tokens[0] + 0.5) - tokens[0]
 
