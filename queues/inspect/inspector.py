@@ -467,7 +467,9 @@ class StoreInspector(Periodic):
         ]
         models.sort(key=lambda model: model.model)
         seen_of_models = [seen for seen, _ in model_replies if seen["known"]]
-        ended = {state.value: sum(seen["ended"][state] for seen in seen_of_models) for state in sorted(TERMINAL)}
+        ended = {
+            state.value: sum(seen["ended"][state] for seen in seen_of_models) for state in sorted(TERMINAL)
+        }
         in_file = set(self._models())
         for model in models:
             model.configured = model.model in in_file

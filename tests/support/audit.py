@@ -555,7 +555,9 @@ def _model(value: Any) -> dict[str, Any]:
     state = parts.get(b"state")
     fields = msgspec.msgpack.decode(state, type=dict[str, msgspec.Raw]) if state else {}
     known = {name: _plain(raw) for name, raw in fields.items() if name != "lanes"}
-    users = [(name.decode().split(":", 2), packed) for name, packed in parts.items() if name.startswith(b"user:")]
+    users = [
+        (name.decode().split(":", 2), packed) for name, packed in parts.items() if name.startswith(b"user:")
+    ]
     return texts(decode_values(parts.get(b"settings")) | known) | {
         "lanes": read_state(state).lanes,
         "users_by_lane": {(queue, user): _User(*_USER.unpack(packed)) for (_, queue, user), packed in users},
@@ -596,12 +598,7 @@ def _pool(value: Any) -> dict[str, Any]:
     return pool
 
 
-_SHAPES: dict[str, Callable[[Any], Any]] = {
-    "task": _record,
-    "model": _model,
-    "queue": _queue,
-    "pool": _pool,
-}
+_SHAPES: dict[str, Callable[[Any], Any]] = {"task": _record, "model": _model, "queue": _queue, "pool": _pool}
 
 
 def _shape(kind: str, value: Any) -> Any:

@@ -74,9 +74,10 @@ function models.forget_settings() settings, read_at, cached = {}, {}, 0 end
 -- Return a model: its settings and its state in one table. `lanes`: all lanes by queue, packed; `open`: lanes that were unpacked; `users`:
 -- number of flows in line. `field`: another field of its hash, whose value is returned too.
 function models.get(name, field)
-  local key, model = keys.model(name), loaded[name]
-  if model then return model, field and call('HGET', key, field) end
-  local of, state, value, packed = recent_settings(key), nil, nil, nil
+  local model = loaded[name]
+  if model then return model, field and call('HGET', keys.model(name), field) end
+  local key, state, value, packed = keys.model(name), nil, nil, nil
+  local of = recent_settings(key)
   if not of then
     state, value, packed = unpack(call('HMGET', key, 'state', field or 'state', 'settings'))
     of = keep_settings(key, packed)

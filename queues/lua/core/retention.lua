@@ -25,6 +25,7 @@ function retention.keep(task, ms)
     call('ZREM', keys.expiries(task.kept_in), entry_of(task))
   else
     task.kept_bytes = math.max(log.size(task), LEAST_LOG) + (task.more_bytes or 0) + #task.spec_text + OVERHEAD
+    task.log_bytes = nil
     call('HINCRBY', keys.pool(), 'kept', whole(task.kept_bytes))
   end
   ms = math.max(ms, 1000)
