@@ -21,10 +21,11 @@ from fastapi.routing import iter_route_contexts
 
 from fairlane import __version__
 from fairlane.gateway.access import Access
+from fairlane.gateway.accounts import me as account
 from fairlane.gateway.accounts import routes as accounts
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.admin import routes as admin
-from fairlane.gateway.api import account, native, openai, pages, probes, routes
+from fairlane.gateway.api import native, openai, pages, probes, routes
 from fairlane.gateway.api.calls import Call, Calls
 from fairlane.gateway.api.dependencies import REQUEST, complete, components, invalid
 from fairlane.gateway.api.raw_routes import RawRoute

@@ -11,8 +11,7 @@ from pydantic import Field, ValidationError, create_model
 
 from fairlane.gateway.accounts.callers import Caller, Kind
 from fairlane.gateway.accounts.key_cache import ApiKeyCache
-from fairlane.gateway.accounts.key_rows import ENTRY, NAMED, StoredKey, read_entry
-from fairlane.gateway.accounts.keystore import Change, KeyStore
+from fairlane.gateway.accounts.keystore import ENTRY, NAMED, Change, KeyStore, StoredKey, read_entry
 from fairlane.gateway.accounts.secrets import FIRST_ID, first_file, new_secret
 from fairlane.gateway.admin.bodies import (
     Note,
@@ -25,10 +24,10 @@ from fairlane.gateway.admin.bodies import (
 from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.key_tasks import KeyTasks
-from fairlane.gateway.core.limits import limit_fields
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, Unauthorized, bad_request
 from fairlane.gateway.features import unmet
+from fairlane.gateway.limits.limits import limit_fields
 from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, unusable_key
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.gateway.signed_tokens.tokens import signing_key

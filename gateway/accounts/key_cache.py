@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from fairlane.gateway.accounts.callers import StoredKeys
-from fairlane.gateway.accounts.key_rows import StoredKey, next_end, stored_keys
-from fairlane.gateway.accounts.keystore import KeyStore
+from fairlane.gateway.accounts.keystore import KeyStore, StoredKey, next_end, stored_keys
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.queues.loops import Periodic
 

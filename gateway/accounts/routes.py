@@ -8,7 +8,7 @@ from fastapi import Query, Response
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.admin import KeyAdmin, KeyChange, NewKey, Revocation, Rotation, no_key
 from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Kind
-from fairlane.gateway.api.account import LimitsLeft
+from fairlane.gateway.accounts.me import LimitsLeft
 from fairlane.gateway.api.dependencies import (
     ActorDep,
     BodyDep,

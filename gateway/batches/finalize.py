@@ -9,8 +9,7 @@ import structlog
 
 from fairlane.gateway.batches.context import BatchContext
 from fairlane.gateway.batches.lines import InvalidLine
-from fairlane.gateway.batches.models import Status, output_file
-from fairlane.gateway.batches.results import NotRun, not_run
+from fairlane.gateway.batches.models import NotRun, Status, not_run, output_file
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.clock import now_ms

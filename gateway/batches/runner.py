@@ -29,9 +29,8 @@ from fairlane.gateway.batches.lines import (
     model_in,
     validate_lines,
 )
-from fairlane.gateway.batches.models import Batch, Problem, Status
+from fairlane.gateway.batches.models import Batch, Outcome, Problem, Status, answered, failed
 from fairlane.gateway.batches.requests import READERS, Request
-from fairlane.gateway.batches.results import Outcome, answered, failed
 from fairlane.gateway.batches.store import NOTHING_SUBMITTED, problems_json
 from fairlane.gateway.core.poll import record_info
 from fairlane.gateway.core.spec import Options, build_openai_task

@@ -25,8 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.batches.models import UNENDED, Batch, Problem, Status
-from fairlane.gateway.batches.results import Outcome
+from fairlane.gateway.batches.models import UNENDED, Batch, Outcome, Problem, Status
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import batch_results, batches
 from fairlane.gateway.files.rows import keep_until

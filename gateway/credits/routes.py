@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import Query, Response
 
 from fairlane.gateway.access import Access
-from fairlane.gateway.api.account import QuotaLeft
+from fairlane.gateway.accounts.me import QuotaLeft
 from fairlane.gateway.api.dependencies import (
     ActorDep,
     BodyDep,

@@ -3,10 +3,31 @@
 from functools import partial
 
 from fairlane.gateway.attached import Attached
-from fairlane.gateway.files.backend import storage_of
+from fairlane.gateway.files.disk import Disk
 from fairlane.gateway.files.files import Files
+from fairlane.gateway.files.settings import Directory, parse_storage
+from fairlane.gateway.files.storage import Storage, StorageError
 from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.settings import Problem, Settings, SettingsError
 from fairlane.queues.metrics import STORAGE_FAILURES
+
+
+def storage_of(settings: Settings) -> Storage:
+    """Return the storage. Raise SettingsError."""
+    place = parse_storage(settings.files.storage, settings.data_dir)
+    if isinstance(place, Directory):
+        return Disk(place.path)
+    try:
+        from fairlane.gateway.files.s3 import S3  # noqa: PLC0415 - an extra, and only where it is wanted
+
+        return S3(place)
+    except ImportError as error:
+        reason = (
+            f"a bucket needs the extra `s3`: pip install '.[s3]' where Fairlane was installed from ({error})"
+        )
+    except StorageError as error:
+        reason = str(error)
+    raise SettingsError([Problem("files.storage", reason)])
 
 
 def attach(gateway: Gateway) -> Attached:

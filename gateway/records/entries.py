@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,6 +11,7 @@ from fairlane.gateway.database.tables import UsageRow
 from fairlane.gateway.prices.prices import unpack
 from fairlane.gateway.webhooks.enqueue import End
 from fairlane.queues.chains import part_id
+from fairlane.queues.tasks import Used
 
 MAX_TOKENS = 4_194_304
 """Of one task: larger numbers of a worker are capped, as in ending.lua."""
@@ -35,14 +36,6 @@ class _Spec(msgspec.Struct, gc=False):
     """Of a part its chain."""
 
 
-class _Used(msgspec.Struct, gc=False):
-    input: int | None = None
-    output: int | None = None
-    cached: int | None = None
-    reasoning: int | None = None
-    estimated: bool = False
-
-
 class _Run(msgspec.Struct, gc=False):
     """The scripts' part (keys.py, RECORD), as it was when the task was recorded. None: as the gateway's part has it."""
 
@@ -63,8 +56,8 @@ class _Run(msgspec.Struct, gc=False):
     attempt: int = 0
     attempts_before: int = 0
     tries: int = 0
-    used: _Used | list[None] | None = None
-    used_before: _Used | list[None] | None = None
+    used: Any = None
+    used_before: Any = None
     cost: int | None = None
     paid: str = ""
     """What was paid (credits.lua)."""
@@ -96,7 +89,8 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
     run, spec = entry
     if not spec.id or not run.ended_at:
         raise ValueError("the entry names no task, or not when it ended")
-    used = _sum_used(run.used, run.used_before)
+    used = Used.read(run.used).plus(Used.read(run.used_before))  # of a repaired answer, both
+    read, wrote, cached, reasoning = (None if n < 0 else min(n, MAX_TOKENS) for n in used[:4])
     trace = spec.traceparent.split("-") if spec.traceparent else ()
     template, version, *_ = (*entry.text("template").split("\n"), "")
     scheduled, queue, price = entry.text("model"), entry.text("queue"), entry.text("price")
@@ -121,10 +115,10 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         run.tries,
         spec.request_id,
         trace[1] if len(trace) > 2 else "",
-        used.input,
-        used.output,
-        _part(used.cached, used.input),
-        _part(used.reasoning, used.output),
+        read,
+        wrote,
+        _part(cached, read),
+        _part(reasoning, wrote),
         used.estimated,
         run.cost,
         _price_id(price) if price else "",
@@ -206,19 +200,6 @@ def _entry(packed: bytes) -> _Entry:
 @lru_cache(1000)
 def _price_id(packed: str) -> str:
     return unpack(packed).id
-
-
-def _sum_used(*parts: _Used | list[None] | None) -> _Used:
-    """Return what the attempts of a task used: of one whose answer was repaired, both."""
-    total = _Used()
-    for used in parts:
-        if isinstance(used, _Used):  # Lua packs an empty table as a list
-            for name in ("input", "output", "cached", "reasoning"):
-                more = getattr(used, name)
-                if more is not None:
-                    setattr(total, name, (getattr(total, name) or 0) + min(more, MAX_TOKENS))
-            total.estimated = total.estimated or used.estimated
-    return total
 
 
 def _of_chain(entry: _Entry) -> tuple[str, str, int | None, str, int | None]:

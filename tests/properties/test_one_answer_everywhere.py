@@ -18,7 +18,7 @@ import httpx2
 import msgspec
 import pytest
 
-from fairlane.gateway.batches.results import answered
+from fairlane.gateway.batches.models import answered
 from fairlane.queues.tasks import Grant, State
 from fairlane.streaming import events as ev
 from fairlane.streaming.coalesce import Coalescer

@@ -7,8 +7,7 @@ from sqlalchemy import func, insert, select, update
 from tests.support.records import expire
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.batches.models import Batch, Status, new_batch_id
-from fairlane.gateway.batches.results import Outcome
+from fairlane.gateway.batches.models import Batch, Outcome, Status, new_batch_id
 from fairlane.gateway.batches.store import MAX_CANDIDATES, BatchStore, Overtaken, TooMany
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.database import Database

@@ -43,8 +43,7 @@ async def talk(redis_url: str, tmp_path: Path, database_url: str) -> AsyncIterat
 
 
 def archive_of(talk: Talk) -> Archive:
-    [part] = [part for part in talk.served.gateway._parts if isinstance(part, Archive)]
-    return part
+    return talk.served.gateway.part(Archive)
 
 
 def another_of(talk: Talk) -> Archive:
@@ -52,7 +51,9 @@ def another_of(talk: Talk) -> Archive:
     gateway = talk.served.gateway
     parts = gateway.metrics, gateway.scheduler, gateway.tasks.poll
     ends = LogArchive(gateway.database, ResponseStore(gateway.database), gateway.hub.page, lambda *_: None)
-    return Archive(gateway.link, KEYS, gateway.database, *parts, ErasedUsers(gateway.database), ends.keep)
+    another = Archive(gateway.link, KEYS, gateway.database, *parts, ErasedUsers(gateway.database))
+    another.keep_logs = ends.keep
+    return another
 
 
 async def number(database: Database) -> int:

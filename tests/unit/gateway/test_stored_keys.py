@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.accounts.callers import Caller, Callers
-from fairlane.gateway.accounts.key_rows import StoredKey, StoredSecret, next_end, read_key, stored_keys
+from fairlane.gateway.accounts.keystore import StoredKey, StoredSecret, next_end, read_key, stored_keys
 from fairlane.gateway.errors import Unauthorized
 from fairlane.gateway.settings import Settings
 

@@ -7,18 +7,21 @@ from openai.types import Batch as OpenAIBatch
 
 from fairlane.gateway.batches.models import (
     Batch,
+    NotRun,
     Problem,
     Status,
     admin_view,
+    answered,
     blocked_on_json,
     could_be,
+    failed,
     line_task,
     new_batch_id,
+    not_run,
     openai_object,
     output_file,
     read_window,
 )
-from fairlane.gateway.batches.results import NotRun, answered, failed, not_run
 from fairlane.gateway.batches.store import problems_json
 from fairlane.gateway.errors import ApiError, gateway_failed
 from fairlane.queues.ids import could_be_ours
