@@ -13,7 +13,7 @@ script('follow', 'allow-oom', function(ask)
     if not string.find(',' .. readers .. ',', ',' .. ask.replica .. ',', 1, true) then
       task.readers = readers == '' and ask.replica or readers .. ',' .. ask.replica
       records.save(task)
-      if task.state == 'executing' and task.owner ~= ask.replica then
+      if task.state == 'executing' and task.owner and task.owner ~= ask.replica then -- (a permit has none)
         publish(task.owner, 'reader\n' .. task.id .. '\n' .. whole(task.epoch) .. '\n' .. ask.replica)
       end
     end
