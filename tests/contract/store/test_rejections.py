@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from tests.contract.store.store import Store, idempotency_key, price, uses
+from tests.contract.store.store import DISABLED, Store, idempotency_key, price, uses
 
 USER = "acme/ann"
 ONE_REQUEST = {"requests_per_day": 1}
@@ -78,8 +78,13 @@ def busy(store: Store) -> Store:
         store.world.advance(1000)
         store.offer("m", upstreams=["up"])
         (running,) = store.finish(running, want=1, upstream="up").grants
-    first = {"idempotency": key("one", "print"), "key_limits": ONE_REQUEST, "uses": uses("token", 1)}
-    store.accept("first", user=USER, **first)
+    first = {
+        "idempotency": ("idempotency", key("one", "print")),
+        "limits": ("key_limits", ONE_REQUEST),
+        "signed_tokens": ("uses", uses("token", 1)),
+    }
+    enabled = dict(field for feature, field in first.items() if feature not in DISABLED)
+    store.accept("first", user=USER, **enabled)
     for n in range(30):
         store.accept(f"waits{n}", user=USER)
     return store
