@@ -8,8 +8,10 @@ from fairlane.queues.loops import Periodic
 from fairlane.workers.protocol import CLOSE_NO_ACK
 from fairlane.workers.server.health import Health
 from fairlane.workers.server.hooks.silence import Silence
+from fairlane.workers.server.pool.suspects import Loss, suspects
 from fairlane.workers.server.runner import RETRY_REST_MS
 from fairlane.workers.server.slots import Slots
+from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import Attempts
 
 RENEW_S = 5.0
@@ -83,7 +85,7 @@ class Maintenance(Periodic):
             worker = attempt.worker
             if attempt.phase == "sent" and attempt.sent_at is not None and now - attempt.sent_at > ack_s:
                 worker.missed_acks += 1
-                attempt.unacknowledged()
+                unacknowledged(attempt)
                 slots.hold(worker, RETRY_REST_MS)
                 if worker.missed_acks >= MISSED_ACKS:
                     worker.close(CLOSE_NO_ACK, "three tasks in a row were not acknowledged")
@@ -96,3 +98,23 @@ class Maintenance(Periodic):
                     worker.close(1011, "did not stop a cancelled task")
                 elif worker.version >= 2 and late > settings.cancel_grace_ms / 1000 + 2:
                     worker.suspended = True
+
+
+def unacknowledged(attempt: Attempt) -> None:
+    """End an attempt whose worker did not say in time that it has begun.
+
+    The worker reads its frames in their order, so the first task that it did not acknowledge may be the reason; the others cost
+    no try, unless they have only one, as they may have begun all the same.
+    """
+    candidate = attempt.candidate
+    if attempt.phase != "sent" or candidate is None:
+        return
+    attempt.cancel("superseded")
+    sent = [c for a in attempt.worker.attempts.values() if (c := a.candidate) and not c.acknowledged]
+    if candidate.sent_at <= min(c.sent_at for c in sent):
+        loss = Loss(0, "not acknowledged", False, attempt.effects.time())
+        attempt.lost(suspicion=suspects([candidate], attempt.worker.identity, loss)[attempt.key])
+    elif attempt.grant.max_tries == 1:
+        attempt.lost()
+    else:
+        attempt.decline("not acknowledged")

@@ -267,7 +267,7 @@ class Runner:
 
     def give_back_soon(self, grant: Grant) -> None:
         """Return a task that was granted and that no worker here can take: it has not begun."""
-        step = Requeue("no worker any more", "declined", begun=False, unsent=True)
+        step = Requeue("no worker any more", "declined", unsent=True)
         self._background.spawn(self._give_back(grant, step))
 
     async def _give_back(self, grant: Grant, step: Requeue, worker: Worker | None = None) -> str:

@@ -30,7 +30,7 @@ from fairlane.queues.tasks import (
 from fairlane.streaming.structured.checker import Checker
 from fairlane.workers.protocol import ErrorInfo, TaskProgress, TaskReject, TaskResult, from_worker
 from fairlane.workers.server.dispatch import Dispatcher
-from fairlane.workers.server.maintenance import RENEW_S, TICK_S
+from fairlane.workers.server.maintenance import RENEW_S, TICK_S, unacknowledged
 from fairlane.workers.server.pool.suspects import Loss
 from fairlane.workers.server.pool.worker import Worker
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
@@ -247,7 +247,7 @@ async def test_the_first_end_counts() -> None:
     attempt.lost()
     attempt.stop("client")
     attempt.fail("WORKER_ERROR", "no", retryable=True)
-    attempt.unacknowledged()
+    unacknowledged(attempt)
     assert stage.store.asked == ["finish"]
 
 
@@ -333,7 +333,7 @@ async def test_what_no_worker_has_begun_never_left() -> None:
 
     stage = Stage()
     silent = await stage.started(stage.worker())
-    silent.unacknowledged()
+    unacknowledged(silent)
     _, more = await stage.store.answer("requeue", Ended("queued"))
     assert not more["unsent"], "its worker may have begun and not have said so yet"
 

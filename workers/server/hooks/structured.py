@@ -16,7 +16,7 @@ from fairlane.streaming.views.usage import pick_usage, put_usage, usage_of_both
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.hook import Answer, AttemptHook
-from fairlane.workers.server.tasks.steps import Finish
+from fairlane.workers.server.tasks.steps import Finish, Requeue
 
 MISMATCHES = {
     "text": "The answer does not match its schema: {}",
@@ -115,7 +115,8 @@ class StructuredHook(AttemptHook[Attempt]):
             attempt.finish(Finish(State.FAILED, "NOT_CHECKED", fragment, used, blameless=True))
         elif repair:
             failed = Fragment(fragment_error(text, code, False, answer.usage), code)
-            attempt.requeue(f"{code}, repaired", "redo", failed, blameless=True, repair=Repair(repair, used))
+            why, again = f"{code}, repaired", Repair(repair, used)
+            attempt.requeue(Requeue(why, "redo", end=failed, blameless=True, repair=again))
         else:
             attempt.fail(code, text, retryable=False, usage=answer.usage, used=used, blameless=True)
 

@@ -26,7 +26,7 @@ class Accounts:
     def began_output(self, attempt: Attempt) -> None:
         """Record an attempt's first output."""
         grant = attempt.grant
-        since_ms = attempt.since_submission_ms(attempt.first_output_at)
+        since_ms = _since_submission_ms(attempt, attempt.first_output_at)
         self._scheduler.metrics.began_output(grant.model, grant.task_type, since_ms)
 
     def ended(
@@ -49,7 +49,7 @@ class Accounts:
                 grant.task_type,
                 state,
                 code,
-                attempt.since_submission_ms(now),
+                _since_submission_ms(attempt, now),
                 (now - attempt.granted_at) * 1000,
                 (now - attempt.first_output_at) * 1000 if attempt.first_output_at else -1,
                 used,
@@ -100,3 +100,9 @@ def _ended_task(attempt: Attempt, chain: ChainEnd | None) -> EndedTask:
         sentence,
         stage.name if stage else "",
     )
+
+
+def _since_submission_ms(attempt: Attempt, now: float) -> float:
+    """How long ago the task was submitted; the store's clock counts until the grant, ours from then on."""
+    grant = attempt.grant
+    return grant.granted_ms - grant.enqueued_ms + (now - attempt.granted_at) * 1000

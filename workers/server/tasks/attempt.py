@@ -7,17 +7,17 @@ find it over. What follows is a Finish, a Requeue or a release, which the `Effec
 from typing import Any, Protocol
 
 from fairlane.queues.failures import failure_row
-from fairlane.queues.tasks import Fragment, Grant, Repair, State, Used
+from fairlane.queues.tasks import Fragment, Grant, State, Used
 from fairlane.streaming.events import fragment_error
 from fairlane.streaming.views.usage import estimated_usage
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.protocol import Cancel, encoder, task_frame, with_model
-from fairlane.workers.server.pool.suspects import Candidate, Loss, Suspicion, suspects
+from fairlane.workers.server.pool.suspects import Candidate, Suspicion
 from fairlane.workers.server.pool.worker import Mismatch, Worker
 from fairlane.workers.server.tasks.effects import Effects
 from fairlane.workers.server.tasks.hook import Answer, AttemptHook
 from fairlane.workers.server.tasks.output import Output
-from fairlane.workers.server.tasks.steps import BEFORE_THE_END, NO_USAGE, Cause, Finish, Phase, Requeue
+from fairlane.workers.server.tasks.steps import BEFORE_THE_END, NO_USAGE, Finish, Phase, Requeue
 from fairlane.workers.server.tasks.usage import Usage
 from fairlane.workers.server.tasks.usage_bounds import MAX_READ, Request
 
@@ -185,7 +185,7 @@ class Attempt:
         """Requeue the task at its old place, at no cost, `aside_ms` from now. A task that no worker takes, again and again, ends
         eventually."""
         if self.phase in BEFORE_THE_END:
-            self.requeue(why, "declined", NO_WORKER, aside_ms=aside_ms)
+            self.requeue(Requeue(why, "declined", end=NO_WORKER, aside_ms=aside_ms))
 
     def fail(
         self,
@@ -209,15 +209,15 @@ class Attempt:
         if retryable and not self.writer.has_output and not stop:
             # for when its tries are used up, or it would wait for longer than it may
             end = Fragment(fragment_error(error, code, hold_ms > 0, usage, hold_ms), code)
-            self.requeue(code, "declined" if hold_ms else "failed", end, hold_ms)
+            self.requeue(Requeue(code, "declined" if hold_ms else "failed", end=end, hold_ms=hold_ms))
             return
         fragment = fragment_error(error, code, retryable, usage)
         another = self.grant.has_fallback and failure_row(code).fallback_may_help
         falls = another and not self.writer.has_output and (not stop or self.worker.version > 1)
         if stop:
-            self._cancel(stop)
+            self.cancel(stop)
         if falls:
-            self.requeue(code, "falls", Fragment(fragment, code), blameless=blameless)
+            self.requeue(Requeue(code, "falls", end=Fragment(fragment, code), blameless=blameless))
         else:
             self.finish(Finish(State.FAILED, code, fragment, used, bool(stop), blameless))
 
@@ -239,10 +239,10 @@ class Attempt:
         elif suspicion is not None and self.suspicion is not None:
             self.fail("WORKER_LOST", LOST_TWICE.format(suspicion.why), retryable=False)
         elif blameless and (unsent or not once):
-            self.requeue("gateway stops", "declined")
+            self.requeue(Requeue("gateway stops", "declined"))
         else:
-            cause: Cause = "declined" if once and unsent and not blameless else "lost"
-            self.requeue("worker lost", cause, suspicion=suspicion)
+            packed = suspicion.packed() if suspicion else ""
+            self.requeue(Requeue("worker lost", "declined" if once and unsent else "lost", suspicion=packed))
 
     def stop(self, reason: str) -> None:
         """The task was ended from outside, or another worker has it: notify the worker; its slot is free when it answers."""
@@ -252,7 +252,7 @@ class Attempt:
             self.withdraw()
             return
         self.writer.close()
-        self._cancel(reason)
+        self.cancel(reason)
         for hook in self.hooks:
             hook.stopped(self, reason)
         self.wait_for_stop()
@@ -261,22 +261,6 @@ class Attempt:
         """Release a task that ended before it was sent to its worker."""
         if self.phase == "sent":
             self.release()
-
-    def unacknowledged(self) -> None:
-        """The worker did not say in time that it has begun. It reads its frames in their order, so the first task that it did not
-        acknowledge may be the reason; the others cost no try, unless they have only one, as they may have begun all the same."""
-        candidate = self.candidate
-        if self.phase != "sent" or candidate is None:
-            return
-        self._cancel("superseded")
-        sent = [c for a in self.worker.attempts.values() if (c := a.candidate) and not c.acknowledged]
-        if candidate.sent_at <= min(c.sent_at for c in sent):
-            loss = Loss(0, "not acknowledged", False, self.effects.time())
-            self.lost(suspicion=suspects([candidate], self.worker.identity, loss)[self.key])
-        elif self.grant.max_tries == 1:
-            self.lost()
-        else:
-            self.decline("not acknowledged")
 
     def cannot_write(self, why: str) -> None:
         """End an attempt whose output the log does not take; `why` comes from the writer."""
@@ -302,7 +286,7 @@ class Attempt:
         """End with a failure of the gateway's own, also instead of an end that could not be written."""
         knows = self.end is not None and self.end.keep_slot
         if not self.answered and not knows:
-            self._cancel("superseded")
+            self.cancel("superseded")
         fragment = fragment_error(text, code, failure_row(code).retry)
         self.finish(Finish(State.FAILED, code, fragment, used, keep_slot=not self.answered))
 
@@ -321,7 +305,8 @@ class Attempt:
         if self.answered:
             self.release()
 
-    def _cancel(self, reason: str) -> None:
+    def cancel(self, reason: str) -> None:
+        """Ask the worker to stop."""
         if self.worker.version >= 2:
             known: Any = reason if reason in ("client", "timeout", "admin") else "superseded"
             grace_ms = self.effects.settings.cancel_grace_ms
@@ -333,28 +318,13 @@ class Attempt:
         self.end = end
         self.effects.finish(self, end)
 
-    def requeue(
-        self,
-        why: str,
-        cause: Cause,
-        end: Fragment | None = None,
-        hold_ms: int = 0,
-        *,
-        blameless: bool = False,
-        repair: Repair | None = None,
-        suspicion: Suspicion | None = None,
-        aside_ms: int = 0,
-    ) -> None:
-        """Return the task to its queue: see Requeue."""
-        unsent, lost = self.sent_at is None or self.rejected, cause == "lost"
-        begun = not unsent if lost else self.phase == "running" and cause not in ("declined", "redo")
+    def requeue(self, step: Requeue) -> None:
+        """Return the task to its queue. The attempt adds how far it got."""
+        unsent, lost = self.sent_at is None or self.rejected, step.cause == "lost"
+        begun = not unsent if lost else self.phase == "running" and step.cause not in ("declined", "redo")
         grace_ms = self.effects.settings.lost_grace_ms if lost and self.worker.version >= 2 else 0
-        suspected = suspicion.packed() if suspicion else ""
         self.over()
-        step = Requeue(
-            why, cause, begun, end, hold_ms, blameless, repair, unsent, suspected, grace_ms, aside_ms
-        )
-        self.effects.requeue(self, step)
+        self.effects.requeue(self, step._replace(begun=begun, unsent=unsent, grace_ms=grace_ms))
 
     def release(self, used: Used | None = None) -> None:
         """Free the slot of a task that ended elsewhere. Without `used`, its usage is estimated from its output."""
@@ -368,7 +338,3 @@ class Attempt:
             for hook in self.hooks:
                 usage = hook.usage(usage)
         return usage
-
-    def since_submission_ms(self, now: float) -> float:
-        """How long ago the task was submitted; the store's clock counts until the grant, ours from then on."""
-        return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000

@@ -35,7 +35,7 @@ class Requeue(NamedTuple):
 
     why: str
     cause: Cause
-    begun: bool
+    begun: bool = False
     end: Fragment | None = None
     hold_ms: int = 0
     blameless: bool = False
