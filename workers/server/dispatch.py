@@ -175,12 +175,13 @@ class Dispatcher(Slots):
             self.scheduler.metrics.granted(grant.queue, grant.model, waited_ms)
             if self._tracer is not None:
                 trace_wait(self._tracer, grant)
-        runner, key = self._runner, worker.key_of(grant)
+        runner = self._runner
         suspicion = read_suspicion(grant.last_lost) if grant.last_lost else None
         other = self.pool.pick(
             grant.model, grant.task_type, grant.task_id, worker.upstream, suspicion=suspicion
         )
-        if other is worker and key not in worker.attempts:  # 1, as it is with most
+        apart = worker.version > 1 or worker.key_of(grant) not in worker.attempts
+        if other is worker and apart:  # 1, as it is with most
             runner.begin(grant, worker)
             return
         mismatch = worker.mismatch(grant.task_type, grant.task_id)
@@ -195,7 +196,7 @@ class Dispatcher(Slots):
             worker not in self.pool
             or worker.draining
             or not worker.serves(grant.model)
-            or key in worker.attempts
+            or not apart
             or (worker.cap is not None and len(worker.attempts) >= worker.cap)
         ):  # 2
             runner.give_back_soon(grant)

@@ -21,7 +21,8 @@ class PayloadCache:
     def put(self, task_id: str, body: bytes) -> None:
         if len(body) > self._limit // 4:
             return
-        self.pop(task_id)
+        if task_id in self._bodies:
+            self.pop(task_id)
         self._bodies[task_id] = (self._time() + KEPT_S, body)
         self._size += len(body)
         while self._size > self._limit:

@@ -301,7 +301,7 @@ class Runner:
             hook.left(attempt)
         if worker.held or worker.alone is attempt:
             self._slots.loop.call_soon(self._sender.release, worker)
-        if worker.suspended and not any(a.phase == "stopping" for a in worker.attempts.values()):
+        if worker._suspended and not any(a.phase == "stopping" for a in worker.attempts.values()):
             worker.suspended = False
             self._slots.loop.call_soon(self._slots.fill, worker)
         return worker

@@ -232,7 +232,8 @@ class Slots(ABC):
         """
         if reserved:
             worker.reserved -= reserved
-            self.pool.place(worker)
+            if worker.line is None:
+                self.pool.place(worker)
         if later:
             self.ask_later(later)
         if shut:
@@ -241,7 +242,7 @@ class Slots(ABC):
             grants.sort(key=lambda grant: not grant.last_lost)
         for grant in grants:
             self.assign_task(grant, worker)
-        if not grants:
+        if not grants and (self._missed_wakeups or worker.changed):
             self._on_no_grant(worker)
 
     def hold(self, worker: Worker, ms: int) -> None:

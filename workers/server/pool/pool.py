@@ -164,7 +164,7 @@ class Pool:
     def place(self, worker: Worker) -> None:
         """Put a worker whose slots or pauses have changed into the list where it belongs, or into none.
 
-        This is called three times per task, so it reads fields instead of calling properties.
+        A worker that stays in its list as a slot becomes free need not be placed again.
         """
         group = worker.group
         line = None
@@ -186,7 +186,8 @@ class Pool:
         """An attempt takes a slot of a worker, which becomes the most recently used one."""
         worker.attempts[key] = attempt
         if worker.line is not None:
-            self._move_to_list(worker, None)
+            del worker.line[bisect_left(worker.line, (worker.turn,))]
+            worker.line = None
         self._turn += 1
         worker.turn = self._turn
         self.place(worker)
@@ -194,7 +195,8 @@ class Pool:
     def end(self, worker: Worker, key: AttemptKey) -> None:
         """A slot of a worker is free again."""
         del worker.attempts[key]
-        self.place(worker)
+        if worker.line is None:
+            self.place(worker)
 
     @staticmethod
     def _move_to_list(worker: Worker, line: list[tuple[int, Worker]] | None) -> None:
@@ -321,12 +323,11 @@ class Pool:
         worker = self.pick(model, task_type)
         if worker is None:
             return None
-        count = min(
-            want, worker.usable - len(worker.attempts) - worker.reserved
-        )  # it is free, as it was picked
-        worker.reserved += count
-        self.place(worker)
-        return worker, count
+        room = worker.usable - len(worker.attempts) - worker.reserved  # it has some, as it was picked
+        worker.reserved += min(want, room)
+        if want >= room:
+            self.place(worker)
+        return worker, min(want, room)
 
     def wanted(self, worker: Worker, leaving: int = 0) -> int:
         """How many tasks to ask for when an attempt of this worker ends: one for its slot, or none.
