@@ -22,7 +22,7 @@ from typing import Any, cast
 from tests.contract.store.store import World, drive, sample_ends
 from tests.support.servers import Server
 
-from fairlane.queues.credits import Funds
+from fairlane.queues.credits import BalanceStore, Funds
 from fairlane.queues.limits import LIMITS, pack
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import End, Grant, State, TaskSpec, Used, only_set
@@ -80,7 +80,7 @@ class Load:
             )
         )
         plain.offer(["m"], [], 10**9, 0).result()
-        drive(plain.load_balance("k:acme", Funds(10**15, 1), f"m{FAR_MS}"))
+        drive(BalanceStore(plain).load("k:acme", Funds(10**15, 1), f"m{FAR_MS}"))
 
     def submit(self, users: int, want: int) -> None:
         number = next(self.numbers)

@@ -1,7 +1,11 @@
-"""What keys and users pay with, as the scripts and SQL have it: whole micro-credits. Pure."""
+"""What keys and users pay with, as the scripts and SQL have it: whole micro-credits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from fairlane.queues.replies import decode_map
+from fairlane.queues.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +74,71 @@ class Balance:
     def reserved_of(self, window: str) -> int:
         """Held of a window."""
         return self._amount(f"reserved:{window}")
+
+
+class BalanceStore:
+    """The balances that the scripts keep."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    async def find(self, subject: str) -> Balance | None:
+        """What a key or user can pay with; None: SQL knows."""
+        fields = await self._scheduler.hash("balance", subject=subject)
+        return Balance(fields) if "balance" in fields else None
+
+    async def load(self, subject: str, funds: Funds, window: str = "") -> bool:
+        """Load what SQL knows of a subject, and of a window. Return whether it was not loaded before.
+
+        What is known here already does not change.
+        """
+        ask: dict[str, Any] = {
+            "subject": subject,
+            "granted": str(funds.granted),
+            "grants": funds.grants,
+            "spent": str(funds.spent),
+            "number": funds.number,
+        }
+        if window:
+            ask |= {"window": window, "window_spent": str(funds.windows.get(window, 0))}
+        return bool((await self._scheduler.call("load_balance", ask))["loaded"])
+
+    async def due(
+        self, most: int, pause_ms: int, *, all_due: bool = False
+    ) -> tuple[str, list[tuple[str, Balance, int]]]:
+        """Return the balances to be compared with SQL now: the newest entry of the outbox ('' = none); and of at most `most`
+        subjects how they stand, and for how long (ms) nothing has happened. They are due again in `pause_ms`.
+
+        `all_due`: all are due now.
+        """
+        reply, *packed = await self._scheduler.run(
+            "list_due_balances", {"most": most, "pause_ms": pause_ms, "all": all_due}
+        )
+        said = decode_map(reply)
+        found = [
+            (subject, Balance(decode_map(fields)), idle)
+            for (subject, idle), fields in zip(said["due"], packed, strict=True)
+        ]
+        return said["newest"], found
+
+    async def adjust(
+        self, subject: str, compared: Balance, funds: Funds, spent: int, windows: Mapping[str, int]
+    ) -> bool:
+        """Correct a balance that was `compared`: SQL's grants hold, and tasks have cost `spent` more, and `windows` more.
+
+        Return False if it has changed meanwhile."""
+        ask = {
+            "subject": subject,
+            "mark": compared.mark,
+            "number": funds.number,
+            "granted": str(funds.granted),
+            "grants": funds.grants,
+            "spent": str(spent),
+            "windows": {window: str(more) for window, more in windows.items()},
+        }
+        return bool((await self._scheduler.call("adjust_balance", ask))["done"])
+
+    async def evict(self, subject: str, compared: Balance) -> bool:
+        """Forget a balance that SQL knows as well. False: something has happened meanwhile."""
+        ask = {"subject": subject, "mark": compared.mark, "forget": str(compared.number)}
+        return bool((await self._scheduler.call("adjust_balance", ask))["done"])

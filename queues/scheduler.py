@@ -21,7 +21,6 @@ from fairlane.queues.chains import (
     Step,
     read_stage,
 )
-from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.load import ModelLoad, read_model_load
 from fairlane.queues.inspect.presence import PresenceUpdate
@@ -224,10 +223,23 @@ class Scheduler:
         spec["reserve"] = chain.reserve
         spec["extras"] = True
         blobs = (chain.plan, chain.head, chain.request, *(part.payload for part in chain.parts))
-        return self._run("submit", ask, _pack(spec), task.payload, *blobs)
+        return self.run("submit", ask, _pack(spec), task.payload, *blobs)
 
-    def _run(self, name: str, ask: Mapping[str, Any], *blobs: bytes) -> asyncio.Future[Any]:
+    def run(self, name: str, ask: Mapping[str, Any], *blobs: bytes) -> asyncio.Future[Any]:
+        """Run a script: a map and byte strings in, the same out."""
         return self._link.run(name, _pack(ask), *blobs)
+
+    async def hash(self, name: str, **parts: str) -> dict[str, str]:
+        """Return the fields of a key that is a hash."""
+        pairs = iter(await self._link.command("HGETALL", self._keys(name, **parts)))
+        return {
+            field.decode(): value.decode("utf-8", "replace")
+            for field, value in zip(pairs, pairs, strict=True)
+        }
+
+    async def call(self, name: str, ask: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a script, and return the map of its reply."""
+        return decode_map((await self._link.run(name, _pack(ask)))[0])
 
     def _ask(self, worker: str, upstream: str, want: int, nonce: str) -> dict[str, Any]:
         """Return what a call needs that takes tasks for a worker."""
@@ -267,73 +279,12 @@ class Scheduler:
     async def allowance(self, user: str, key_limits: str, user_limits: str) -> list[Allowed]:
         """What is left of each limit of a caller: of its key, and of the user; both packed (`limits.pack`)."""
         ask = {"user": user, "limits": (key_limits, user_limits)}
-        said = decode_map((await self._run("read_limits", ask))[0])
+        said = await self.call("read_limits", ask)
         return list(read_allowance(said["left"]))
 
     async def model_load(self, model: str) -> ModelLoad:
         """Return the load of a model. Raise StoreError."""
-        return read_model_load(decode_map((await self._run("measure_load", {"model": model}))[0]))
-
-    async def balance(self, subject: str) -> Balance | None:
-        """What a key or user can pay with; None: SQL knows."""
-        fields = _fields(await self._link.command("HGETALL", self._keys("balance", subject=subject)))
-        return Balance(fields) if "balance" in fields else None
-
-    async def load_balance(self, subject: str, funds: Funds, window: str = "") -> bool:
-        """Load what SQL knows of a subject, and of a window. Return whether it was not loaded before.
-
-        What is known here already does not change.
-        """
-        ask: dict[str, Any] = {
-            "subject": subject,
-            "granted": str(funds.granted),
-            "grants": funds.grants,
-            "spent": str(funds.spent),
-            "number": funds.number,
-        }
-        if window:
-            ask |= {"window": window, "window_spent": str(funds.windows.get(window, 0))}
-        return bool(decode_map((await self._run("load_balance", ask))[0])["loaded"])
-
-    async def due_balances(
-        self, most: int, pause_ms: int, *, all_due: bool = False
-    ) -> tuple[str, list[tuple[str, Balance, int]]]:
-        """Return the balances to be compared with SQL now: the newest entry of the outbox ('' = none); and of at most `most`
-        subjects how they stand, and for how long (ms) nothing has happened. They are due again in `pause_ms`.
-
-        `all_due`: all are due now.
-        """
-        reply, *packed = await self._run(
-            "list_due_balances", {"most": most, "pause_ms": pause_ms, "all": all_due}
-        )
-        said = decode_map(reply)
-        found = [
-            (subject, Balance(decode_map(fields)), idle)
-            for (subject, idle), fields in zip(said["due"], packed, strict=True)
-        ]
-        return said["newest"], found
-
-    async def adjust_balance(
-        self, subject: str, compared: Balance, funds: Funds, spent: int, windows: Mapping[str, int]
-    ) -> bool:
-        """Correct a balance that was `compared`: SQL's grants hold, and tasks have cost `spent` more, and `windows` more.
-
-        Return False if it has changed meanwhile."""
-        ask = {
-            "subject": subject,
-            "mark": compared.mark,
-            "number": funds.number,
-            "granted": str(funds.granted),
-            "grants": funds.grants,
-            "spent": str(spent),
-            "windows": {window: str(more) for window, more in windows.items()},
-        }
-        return bool(decode_map((await self._run("adjust_balance", ask))[0])["done"])
-
-    async def evict_balance(self, subject: str, compared: Balance) -> bool:
-        """Forget a balance that SQL knows as well. False: something has happened meanwhile."""
-        ask = {"subject": subject, "mark": compared.mark, "forget": str(compared.number)}
-        return bool(decode_map((await self._run("adjust_balance", ask))[0])["done"])
+        return read_model_load(await self.call("measure_load", {"model": model}))
 
     def take(
         self, models: Sequence[str], want: int, nonce: str, worker: str = "", upstream: str = ""
@@ -343,7 +294,7 @@ class Scheduler:
         What is missing will be woken for; only who gets MAX_TAKEN must ask again.
         `want` 0 hands a wake-up on to another replica.
         """
-        return self._run("take", self._ask(worker, upstream, want, nonce) | {"models": models})
+        return self.run("take", self._ask(worker, upstream, want, nonce) | {"models": models})
 
     @staticmethod
     def parse_take(reply: Any) -> Taken:
@@ -356,7 +307,7 @@ class Scheduler:
         for grant, seq, events, output in appends:
             calls.append((grant.task_id, grant.epoch, grant.token, seq, output, [kind for kind, _ in events]))
             blobs += (data for _, data in events)
-        return self._run("append", {"replica": self.replica, "appends": calls}, *blobs)
+        return self.run("append", {"replica": self.replica, "appends": calls}, *blobs)
 
     @staticmethod
     def parse_append(reply: Any) -> list[Appended]:
@@ -400,7 +351,7 @@ class Scheduler:
         """The requests of these attempts have left their workers: in their models' windows they count for as long as these last
         from now, and no longer until they have ended. Repeated, the last time counts. `parse_sent` reads the reply.
         """
-        return self._run(
+        return self.run(
             "mark_sent", {"sent": [(grant.model, grant.task_id, grant.epoch) for grant in grants]}
         )
 
@@ -415,7 +366,7 @@ class Scheduler:
         Call it when the output before it has been appended. Its loss does no harm.
         """
         ask = {"replica": self.replica, "id": grant.task_id, "epoch": grant.epoch, "token": grant.token}
-        return self._run("publish_progress", ask | {"kind": kind}, data)
+        return self.run("publish_progress", ask | {"kind": kind}, data)
 
     def before_writing(self, call: Callable[[], None]) -> None:
         """Call once before the commands of this tick of the event loop leave: what it asks for leaves with them."""
@@ -490,7 +441,7 @@ class Scheduler:
                 finish |= {name: value for name, value in blamed.items() if value}
             ask["finish"] = finish
             blobs.append(end.terminal[1])
-        return self._run("advance", ask, *blobs)
+        return self.run("advance", ask, *blobs)
 
     def parse_advance(self, reply: Any) -> Advanced:
         """Read the reply of `advance`. Count the chain's end, if it ended with the last of its parts."""
@@ -520,7 +471,7 @@ class Scheduler:
 
         `contents`: with its plan and results, which may be large; else only which results there are.
         """
-        reply = await self._run("read_chain", {"id": task_id, "contents": contents})
+        reply = await self.run("read_chain", {"id": task_id, "contents": contents})
         return _read_chain(reply) if decode_map(reply[0])["known"] else None
 
     async def requeue(
@@ -573,7 +524,7 @@ class Scheduler:
             "used": repair and used_of(repair.used),
         }
         known = {name: value for name, value in ask.items() if value is not None}
-        reply = await self._run("requeue", known, *((repair.payload,) if repair else ()))
+        reply = await self.run("requeue", known, *((repair.payload,) if repair else ()))
         said = decode_map(reply[0])
         outcome = said["outcome"]
         if hold_ms and outcome != "stale":
@@ -606,8 +557,7 @@ class Scheduler:
             "why": why,
             "grace_ms": self.limits.stop_grace_ms,
         }
-        reply = await self._run("cancel", ask | ({"tombstone_ms": tombstone_ms} if tombstone_ms else {}))
-        said = decode_map(reply[0])
+        said = await self.call("cancel", ask | ({"tombstone_ms": tombstone_ms} if tombstone_ms else {}))
         outcome = said["outcome"]
         if outcome == "ended":
             data = said["data"].encode()
@@ -622,7 +572,7 @@ class Scheduler:
         The permit then holds its slot until `release_permit`, or until its time is over. Return the outcome, the epoch that
         `release_permit` needs, and when the next task of its model may start, if time alone is in the way.
         """
-        said = decode_map((await self._run("use_permit", {"id": task_id, "nonce": nonce}))[0])
+        said = await self.call("use_permit", {"id": task_id, "nonce": nonce})
         if "waited_ms" in said:
             self.metrics.granted(said["queue"], said["model"], said["waited_ms"])
         later = _retry_at(said.get("later", ()))[0]
@@ -631,7 +581,7 @@ class Scheduler:
     async def release_permit(self, task_id: str, epoch: int, rest: bytes) -> PermitEnd:
         """What was let in with a permit has ended: its task completes, with a terminal event of these fields."""
         ask = {"id": task_id, "epoch": epoch, "rest": rest.decode()}
-        said = decode_map((await self._run("release_permit", ask))[0])
+        said = await self.call("release_permit", ask)
         if "account" in said:
             self.metrics.ended(_task_end(said["account"]))
         return PermitEnd(said["outcome"])
@@ -658,7 +608,7 @@ class Scheduler:
                 ],
                 "read": readers[max(at - len(held), 0) : max(at + MAX_RENEWED - len(held), 0)],
             }
-            replies += decode_map((await self._run("renew", ask))[0])["replies"]
+            replies += (await self.call("renew", ask))["replies"]
         return replies
 
     async def sweep(self) -> tuple[int, int]:
@@ -681,7 +631,7 @@ class Scheduler:
             "max_kept_bytes": limits.max_retained_bytes,
             "ends": {name: _fragment(end) for name, end in named.items()},
         }
-        said = decode_map((await self._run("sweep", ask))[0])
+        said = await self.call("sweep", ask)
         if said["dropped"]:
             self.metrics.count(RESULTS_DROPPED, number=said["dropped"])
             self._log_dropped(said["dropped"])
@@ -700,7 +650,7 @@ class Scheduler:
 
     async def position(self, task_id: str) -> Record | None:
         """What is known of a task; None when unknown or expired."""
-        return read_record(await self._run("read", {"id": task_id}))
+        return read_record(await self.run("read", {"id": task_id}))
 
     async def search(
         self,
@@ -723,7 +673,7 @@ class Scheduler:
         times = {name: int(wanted[name]) for name in ("from", "to") if name in wanted}
         others = {name: value for name, value in wanted.items() if name not in ("text", "from", "to")}
         ask = {"source": source, "after": after, "look_at": look_at, "find": most, "wanted": others}
-        said, *parts = await self._run("search", ask | special | times)
+        said, *parts = await self.run("search", ask | special | times)
         records = [
             decode_map(spec) | decode_map(run) for run, spec in zip(parts[::2], parts[1::2], strict=True)
         ]
@@ -736,7 +686,7 @@ class Scheduler:
         '0' is the end, and where to begin. A task that is there all the while is found, maybe twice.
         """
         ask = {"cursor": cursor, "look_at": look_at, "keys": list(keys)}
-        said = decode_map((await self._run("find_by_key", ask))[0])
+        said = await self.call("find_by_key", ask)
         return said["ids"], said["cursor"]
 
     async def wait_estimates(self, lanes: Sequence[tuple[str, str]]) -> list[WaitEstimate]:
@@ -766,9 +716,7 @@ class Scheduler:
             cursor = None
             while cursor != "0":
                 ask = {"line": line, "cursor": cursor or "0", "look_at": MAX_ERASED}
-                said = decode_map(
-                    (await self._run("erase_user", ask | {"user": user, "until_ms": until_ms}))[0]
-                )
+                said = await self.call("erase_user", ask | {"user": user, "until_ms": until_ms})
                 cursor, number = said["cursor"], said["lines"]
                 removed += said["removed"]
                 stopping += said["stopping"]
@@ -783,7 +731,7 @@ class Scheduler:
         values = {"before": _as_json(before), "after": _as_json(after)}
         entry = {"action": action, "target": target, **values}
         who = {"actor": actor.name, "address": actor.address, "mark": audit_mark()}
-        await self._run("record_action", {"action": entry | who})
+        await self.run("record_action", {"action": entry | who})
 
     async def newest_audit_id(self) -> str | None:
         """The id of the newest entry of the audit record; None if there is none since the store began."""
@@ -798,7 +746,7 @@ class Scheduler:
         `owner`: the key and user whose task it must be; nothing happens to anybody else's, which is None like an unknown one.
         """
         ask: dict[str, Any] = {"id": task_id, "replica": self.replica, "keeps": keep_alive}
-        return read_record(await self._run("follow", ask | ({"owner": owner} if owner else {})))
+        return read_record(await self.run("follow", ask | ({"owner": owner} if owner else {})))
 
     async def page(self, task_id: str, after: str, most: int, *, held: bool = True) -> list[Entry] | None:
         """A part of a task's log behind an event id ('-': from its beginning); it ends when it reaches `most` bytes.
@@ -808,7 +756,7 @@ class Scheduler:
         ask = {"id": task_id, "held": held and after != "-", "bytes": most} | (
             {"after": after} if after != "-" else {}
         )
-        said, *blobs = await self._run("read_log", ask)
+        said, *blobs = await self.run("read_log", ask)
         return list(read_entries(blobs)) if decode_map(said)["known"] else None
 
     async def last_event(self, task_id: str) -> Entry | None:
@@ -845,12 +793,12 @@ class Scheduler:
 
     async def mark_read(self, task_id: str) -> None:
         """Its caller has read the end of a task: from now on it is kept for a shorter time, where the task asks for that."""
-        await self._run("mark_read", {"id": task_id})
+        await self.run("mark_read", {"id": task_id})
 
     async def delete_task(self, task_id: str) -> bool:
         """Delete what is kept of a task: immediately, or as soon as it has ended and holds no slot.
         Whether it is gone."""
-        return bool(decode_map((await self._run("delete", {"id": task_id}))[0])["gone"])
+        return bool((await self.call("delete", {"id": task_id}))["gone"])
 
     def mark_ticket_used(self, task_id: str, until: int, ms: int) -> asyncio.Future[Any]:
         """Remember for `ms` that the ticket of a task whose own time ends at `until` (ms) is used."""
@@ -876,7 +824,7 @@ class Scheduler:
         for model, upstream in upstreams:
             through.setdefault(model, []).append(upstream)
         ask = {"models": models, "withdrawn": withdrawn, "upstreams": through}
-        return self._run("offer", ask | {"replica": self.replica, "hold_ms": hold_ms, "grace_ms": grace_ms})
+        return self.run("offer", ask | {"replica": self.replica, "hold_ms": hold_ms, "grace_ms": grace_ms})
 
     @staticmethod
     def parse_offer(reply: Any) -> int:
@@ -889,7 +837,7 @@ class Scheduler:
         `parse_presence` reads the reply.
         """
         ask = {"replica": self.replica, "hold_ms": hold_ms, "reset": update.reset, "gone": update.gone}
-        return self._run("present", ask | {"fields": update.fields})
+        return self.run("present", ask | {"fields": update.fields})
 
     @staticmethod
     def parse_presence(reply: Any) -> int:
@@ -955,7 +903,7 @@ class Scheduler:
             "address": actor.address,
             "mark": audit_mark(),
         }
-        reply, *changed = await self._run("set_settings", ask)
+        reply, *changed = await self.run("set_settings", ask)
         said = decode_map(reply)
         if said["outcome"] == "unknown":
             return None
@@ -972,7 +920,7 @@ class Scheduler:
         """
         who = {"who": actor.name, "address": actor.address, "mark": audit_mark(), "replica": self.replica}
         ask = {"model": model, "upstream": upstream, "state": state} | who
-        said = decode_map((await self._run("force_breaker", ask))[0])
+        said = await self.call("force_breaker", ask)
         if said["outcome"] == "unknown":
             raise LookupError(upstream)
         if said["outcome"] == "too_many":
@@ -1095,11 +1043,6 @@ def _task_end(account: Mapping[str, Any], error: bytes = b"{}") -> TaskEnd:
 
 def _entry(raw: list[Any]) -> Entry:
     return next(read_entries([raw[0], raw[1][1], raw[1][3]]))
-
-
-def _fields(flat: list[bytes]) -> dict[str, str]:
-    pairs = iter(flat)
-    return {name.decode(): value.decode("utf-8", "replace") for name, value in zip(pairs, pairs, strict=True)}
 
 
 def _retry_at(later: Sequence[Mapping[str, Any]]) -> tuple[RetryAt, ClosedUpstreams]:

@@ -26,7 +26,7 @@ from fairlane.gateway.database.tables import GRANTED, LedgerRow
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prices.amounts import credits_of
 from fairlane.queues.clock import now_ms
-from fairlane.queues.credits import Balance, Funds
+from fairlane.queues.credits import Balance, BalanceStore, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
 
@@ -97,19 +97,19 @@ class Balances:
 
     def __init__(self, database: Database, scheduler: Scheduler) -> None:
         self._database = database
-        self._scheduler = scheduler
+        self._balances = BalanceStore(scheduler)
         self._turns = asyncio.Semaphore(LOADS)
 
     async def load(self, subject: str, window: str) -> None:
         """Load a subject from SQL into Redis, with a window of its budget ('': none), unless a concurrent call just did."""
         try:
             async with asyncio.timeout(LOAD_S), self._turns:
-                known = await self._scheduler.balance(subject)
+                known = await self._balances.find(subject)
                 if known is not None and (not window or window in known.windows):
                     return
                 async with self._database.reading(CHANGE_S) as connection:
                     found = await read_funds(connection, {subject: [window] if window else []})
-                await self._scheduler.load_balance(subject, found.get(subject, Funds()), window)
+                await self._balances.load(subject, found.get(subject, Funds()), window)
         except TimeoutError as error:
             raise DatabaseUnavailable(f"no balance within {LOAD_S:.0f} s") from error
 
@@ -121,7 +121,7 @@ class Balances:
     async def rows(self, wanted: Mapping[str, str]) -> list[BalanceRow]:
         """Return balances of several subjects, by their quotas, in their order. One query reads those that are not in Redis."""
         budgets = {subject: _budget(quota) for subject, quota in wanted.items()}
-        asked = await asyncio.gather(*map(self._scheduler.balance, wanted))
+        asked = await asyncio.gather(*map(self._balances.find, wanted))
         known = {subject: balance for subject, balance in zip(wanted, asked, strict=True) if balance}
         missing = {
             subject: [window] if window else []
@@ -177,7 +177,7 @@ class Balances:
             if abs(funds.granted) > MAX_GRANTED:
                 raise bad_request("all grants together would be too much", "credits")
         try:
-            await self._scheduler.load_balance(subject, funds)
+            await self._balances.load(subject, funds)
         except StoreError:  # Redis gets it once it is available again
             return Granted(new, BalanceRow(subject, funds.granted, funds.spent, 0, None))
         return Granted(new, await self.show(subject, quota))

@@ -22,7 +22,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.prices.amounts import credits_of
 from fairlane.gateway.records.entries import read_charge
-from fairlane.queues.credits import Balance, Funds
+from fairlane.queues.credits import Balance, BalanceStore, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import Periodic
@@ -57,7 +57,7 @@ class BalanceReconciler(Periodic):
         self, database: Database, scheduler: Scheduler, link: RedisLink, keys: Keys, metrics: Recorder
     ) -> None:
         self._database = database
-        self._scheduler = scheduler
+        self._balances = BalanceStore(scheduler)
         self._link = link
         self._outbox = keys("outbox")
         self._metrics = metrics
@@ -73,7 +73,7 @@ class BalanceReconciler(Periodic):
         """Compare the subjects that are due. Raise StoreError and DatabaseUnavailable."""
         everybody, self._all = self._all, False
         try:
-            newest, due = await self._scheduler.due_balances(MAX_COMPARED, PAUSE_MS, all_due=everybody)
+            newest, due = await self._balances.due(MAX_COMPARED, PAUSE_MS, all_due=everybody)
         except StoreError:
             self._all |= everybody
             raise
@@ -103,11 +103,11 @@ class BalanceReconciler(Periodic):
         for subject, balance, idle_ms in due:
             funds = found.get(subject, Funds())
             if funds.number > balance.number:
-                now = await self._scheduler.balance(subject)
+                now = await self._balances.find(subject)
                 if now is None:
                     continue
                 if now.number < funds.number:
-                    await self._scheduler.adjust_balance(subject, balance, funds, 0, {})
+                    await self._balances.adjust(subject, balance, funds, 0, {})
                     continue
                 async with self._database.reading() as connection:  # tasks have ended meanwhile
                     found |= await read_funds(connection, {subject: wanted[subject]}, until=balance.number)
@@ -123,7 +123,7 @@ class BalanceReconciler(Periodic):
         }
         granted = (funds.granted, funds.grants) != (balance.granted, balance.grants)
         if more or windows or granted:
-            known = await self._scheduler.adjust_balance(subject, balance, funds, more, windows)
+            known = await self._balances.adjust(subject, balance, funds, more, windows)
             lost = granted and funds.grants <= balance.grants  # else Redis had no message of a grant
             if known and (more or windows or lost):
                 added = funds.granted - balance.granted - more - sum(windows.values())
@@ -136,7 +136,7 @@ class BalanceReconciler(Periodic):
                     balance=_credits(funds.granted - funds.spent),
                 )
         elif idle_ms > DAY_MS:
-            await self._scheduler.evict_balance(subject, balance)
+            await self._balances.evict(subject, balance)
 
 
 def _subjects(entries: list[Any]) -> set[str]:

@@ -22,6 +22,7 @@ from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.usage.usage import UsageTable
 from fairlane.queues.chains import ChainEnd, ChainStart, StageEntry, Step
+from fairlane.queues.credits import BalanceStore
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.store.link import RedisLink
@@ -40,6 +41,7 @@ class Bank:
         self.link, self.database = link, database
         self.scheduler = Scheduler(link, KEYS, replica, sample_ends(), Limits())
         self.balances = Balances(database, self.scheduler)
+        self.balance_store = BalanceStore(self.scheduler)
         erased = ErasedUsers(database)
         tables: dict[str, Table] = {
             "usage": EndTable(erased, UsageTable(tier_of)).write,
@@ -127,7 +129,7 @@ class Bank:
             assert row.number == max(r.number for r in theirs)
         every = {row[:3]: row for row in [*await self.on_the_way(), *rows]}.values()
         for subject in subjects:
-            balance = await self.scheduler.balance(subject)
+            balance = await self.balance_store.find(subject)
             assert balance is not None, subject
             of_it = [row for row in every if row.subject == subject]
             granted = [row for row in of_it if row.fund == GRANTED]

@@ -21,7 +21,7 @@ from fairlane.gateway.features import lua_modules, unmet
 from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
 from fairlane.queues import chains, idempotency, tasks
 from fairlane.queues.chains import ChainEnd, ChainStart, Part, StageEntry, Step
-from fairlane.queues.credits import Funds
+from fairlane.queues.credits import BalanceStore, Funds
 from fairlane.queues.failures import FAILURES
 from fairlane.queues.keys import ANY_MODEL, KEYS, Keys, pool_prefix
 from fairlane.queues.limits import RATES
@@ -1062,7 +1062,9 @@ class Store:
         self, subject: str = "k:acme", granted: int = 1000, grants: int = 1, *, window: str = "", **more: Any
     ) -> bool:
         """Load a balance as SQL has it. Return whether it was unknown."""
-        known: bool = drive(self.scheduler.load_balance(subject, Funds(granted, grants, **more), window))
+        known: bool = drive(
+            BalanceStore(self.scheduler).load(subject, Funds(granted, grants, **more), window)
+        )
         return known
 
     def balance(self, subject: str = "k:acme") -> Balance:
@@ -1072,7 +1074,7 @@ class Store:
 
     def known_balance(self, subject: str) -> Balance | None:
         """Return None if SQL alone knows it."""
-        found = drive(self.scheduler.balance(subject))
+        found = drive(BalanceStore(self.scheduler).find(subject))
         if found is None:
             return None
         windows = {name: (spent, found.reserved_of(name)) for name, spent in found.windows.items()}
@@ -1082,21 +1084,23 @@ class Store:
         self, most: int = 10, pause_ms: int = 60_000, *, all_due: bool = False
     ) -> list[tuple[str, Any, int]]:
         """Balances to compare with SQL: subject, balance, and the time since its last change, ms."""
-        due: list[tuple[str, Any, int]] = drive(self.scheduler.due_balances(most, pause_ms, all_due=all_due))[
-            1
-        ]
+        due: list[tuple[str, Any, int]] = drive(
+            BalanceStore(self.scheduler).due(most, pause_ms, all_due=all_due)
+        )[1]
         return due
 
     def adjust(
         self, subject: str, compared: Any, spent: int, windows: Mapping[str, int], **funds: Any
     ) -> bool:
         """Correct a balance that was compared. Return False if it has changed since."""
-        done: bool = drive(self.scheduler.adjust_balance(subject, compared, Funds(**funds), spent, windows))
+        done: bool = drive(
+            BalanceStore(self.scheduler).adjust(subject, compared, Funds(**funds), spent, windows)
+        )
         return done
 
     def evict(self, subject: str, compared: Any) -> bool:
         """Remove a balance that was compared. Return False if it has changed since or is in use."""
-        done: bool = drive(self.scheduler.evict_balance(subject, compared))
+        done: bool = drive(BalanceStore(self.scheduler).evict(subject, compared))
         return done
 
     def lose_balance(self, subject: str) -> None:

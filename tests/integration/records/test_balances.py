@@ -169,14 +169,14 @@ async def test_what_was_not_used_for_a_day_is_forgotten_in_redis_and_known_again
         monkeypatch.setattr(reconciliation_module, "DAY_MS", -1)
         await bank.carry()
         await bank.reckon()
-        assert await bank.scheduler.balance(ACME) is not None, "a task holds some of it"
+        assert await bank.balance_store.find(ACME) is not None, "a task holds some of it"
         (grant,) = await bank.take()
         await bank.finish(grant, 1)
         await bank.reckon()
-        assert await bank.scheduler.balance(ACME) is not None, "SQL does not know all"
+        assert await bank.balance_store.find(ACME) is not None, "SQL does not know all"
         await bank.carry()
         await bank.reckon()
-        assert await bank.scheduler.balance(ACME) is None
+        assert await bank.balance_store.find(ACME) is None
         assert await bank.link.command("EXISTS", KEYS("balances")) == 0
         assert await stands(bank) == (1000, 41, 0)
         await bank.pay(9)

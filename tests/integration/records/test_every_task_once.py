@@ -145,7 +145,7 @@ async def check_payments(link: RedisLink, database: Database) -> None:
     assert {"k:rich", "k:poor", "k:daily", "u:site/ann", "u:site/bob"} == set(subjects)
     await bank.check(*subjects)
     for subject in subjects:
-        balance = await bank.scheduler.balance(subject)
+        balance = await bank.balance_store.find(subject)
         assert balance is not None
         assert [balance.held, *map(balance.reserved_of, balance.windows)] == [0] * (1 + len(balance.windows))
     rows = await bank.rows()

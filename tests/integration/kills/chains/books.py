@@ -90,7 +90,7 @@ async def check_payments(bank: Bank) -> None:
     its rows cost together."""
     await bank.check(*(subject := ["k:rich", "k:poor"]))
     for name in subject:
-        balance = await bank.scheduler.balance(name)
+        balance = await bank.balance_store.find(name)
         assert balance is not None
         assert balance.held == 0
     debits = [row for row in await bank.rows() if row.kind == "task"]
