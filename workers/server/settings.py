@@ -14,7 +14,7 @@ class OutputLimits:
     first_output_ms: int | None = None
     silence_ms: int | None = None
     adaptive: bool = False
-    """Whether the limits follow the model's queue (`congestion.py`)."""
+    """Whether the limits follow the model's queue (`hooks/congestion.py`)."""
 
 
 @dataclass(slots=True)

@@ -1,1 +1,1 @@
-"""Features of attempts: what a task without them does not run. `registered.py` lists them."""
+"""Features of attempts: what a task without them does not run. `features.py` lists them."""

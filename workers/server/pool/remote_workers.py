@@ -44,7 +44,7 @@ class RemoteWorkers:
         if now >= self._kept_until:
             self._kept, self._kept_until = await self._workers(0.0), now + KEPT_S
         if models is None:
-            return any(not worker.draining and worker.supports_type(task_type) for worker in self._kept)
+            return any(worker.supports_type(task_type) for worker in self._kept)
         return any(worker.takes(model, task_type) for model in models for worker in self._kept)
 
     async def peers_support(
@@ -65,7 +65,7 @@ class RemoteWorkers:
         return await asyncio.shield(self._reading)
 
     async def _read(self, pause_s: float) -> set["_RemoteWorker"]:
-        """Read the workers of other replicas. Calls within a moment share one read."""
+        """Read the workers of other replicas that do not drain. Calls within a moment share one read."""
         try:
             await asyncio.sleep(pause_s)
             workers: set[_RemoteWorker] = set()
@@ -73,7 +73,8 @@ class RemoteWorkers:
                 replica = name.decode()
                 if replica != self._me:
                     reply = await self._link.command("HGETALL", self._keys("presence", replica=replica))
-                    workers.update(msgspec.convert(read_presence(reply), list[_RemoteWorker]))
+                    found = msgspec.convert(read_presence(reply), list[_RemoteWorker])
+                    workers.update(worker for worker in found if not worker.draining)
             return workers
         finally:
             self._reading = None
@@ -94,12 +95,11 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
             covers(self.task_types, task_types)
             and self._offers(model)
             and self.version >= version
-            and not self.draining
             and not self.unhealthy
         )
 
     def takes(self, model: str, task_type: str) -> bool:
-        return not self.draining and self._offers(model) and self.supports_type(task_type)
+        return self._offers(model) and self.supports_type(task_type)
 
     def supports_type(self, task_type: str) -> bool:
         return not task_type or takes(self.task_types, task_type)

@@ -142,7 +142,7 @@ class Worker:
     usable: int = 0
     """Slots that may be used."""
     changed: bool = False
-    """Its offer has changed since some of its slots were filled: see `Dispatcher.fill_changed`."""
+    """Its offer has changed since some of its slots were filled: see `Dispatcher.changed`."""
     heard_at: float = 0.0
     missed_acks: int = 0
     finished_attempts: Recent[AttemptKey, float] = field(init=False)

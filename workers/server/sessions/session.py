@@ -1,7 +1,7 @@
 """The protocol over one worker's connection, in both versions (PROTOCOL.md).
 
 No I/O: messages arrive, frames and a close leave through the `Connection`; the messages lead to calls of attempts and of the
-registry. A worker's wrong input ends here: it is answered, counted and finally closes the connection, and never reaches another
+dispatcher. A worker's wrong input ends here: it is answered, counted and finally closes the connection, and never reaches another
 worker or a client.
 """
 

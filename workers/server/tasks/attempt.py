@@ -4,7 +4,8 @@ What ends it (worker, lost connection, cancel, time limit) calls one of its meth
 find it over. What follows is a Finish, a Requeue or a release, which the `Effects` carry out.
 """
 
-from typing import Any, Protocol
+import asyncio
+from typing import Any
 
 from fairlane.queues.failures import failure_row
 from fairlane.queues.tasks import Fragment, Grant, State, Used
@@ -27,12 +28,6 @@ LOST_TWICE = (
     "tried again"
 )
 NO_WORKER = Fragment(fragment_error("No connected worker takes the task", "NO_WORKER", False), "NO_WORKER")
-
-
-class Timer(Protocol):
-    """Something that is going to happen."""
-
-    def cancel(self) -> None: ...
 
 
 class Attempt:
@@ -76,7 +71,7 @@ class Attempt:
         self.first_output_at = self.progress_at = self.renewed_at = 0.0
         self.stopping_since = self.stop_until = 0.0
         self.sent_at: float | None = None
-        self.timer: Timer | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self.missing = 0
         self.answered = self.rejected = False
         self.end: Finish | None = None

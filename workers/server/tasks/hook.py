@@ -1,4 +1,4 @@
-"""What a feature adds to the attempts of tasks that use it. `hooks/` has the features, `hooks/registered.py` their list."""
+"""What a feature adds to the attempts of tasks that use it. `hooks/features.py` lists them."""
 
 from typing import Generic, NamedTuple
 
