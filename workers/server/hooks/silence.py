@@ -36,12 +36,7 @@ class Silence:
         if now < over_at or attempt.phase != "running":
             attempt.timer = self._loop.call_at(max(over_at, now + SOON_S), self.check, attempt)
             return
+        code = "STREAM_STALLED" if has_output else "FIRST_TOKEN_TIMEOUT"
+        what = "sent nothing for" if has_output else "did not begin to answer within"
         reduced = ", reduced as the queue is long" if limits.reason == "long_queue" else ""
-        if has_output:
-            code, text = "STREAM_STALLED", f"The model sent nothing for {limit_ms} ms{reduced}"
-        else:
-            code, text = (
-                "FIRST_TOKEN_TIMEOUT",
-                f"The model did not begin to answer within {limit_ms} ms{reduced}",
-            )
-        attempt.fail(code, text, retryable=False, stop="timeout")
+        attempt.fail(code, f"The model {what} {limit_ms} ms{reduced}", retryable=False, stop="timeout")

@@ -105,11 +105,8 @@ class StructuredHook(AttemptHook[Attempt]):
     @staticmethod
     def _fail(attempt: Attempt, answer: Answer, verdict: Verdict, repair: bytes | None) -> None:
         """The answer does not match: request it again with `repair`, if that is possible, or fail."""
-        text, code, used = (
-            MISMATCHES[verdict.wrong].format(verdict.sentence),
-            "JSON_PARSE_FAILED",
-            answer.end.used,
-        )
+        code, used = "JSON_PARSE_FAILED", answer.end.used
+        text = MISMATCHES[verdict.wrong].format(verdict.sentence)
         if verdict.wrong == "unknown":  # the model did its work: to run it again is for the caller to decide
             fragment = fragment_error(text, "NOT_CHECKED", True, answer.usage)
             attempt.finish(Finish(State.FAILED, "NOT_CHECKED", fragment, used, blameless=True))

@@ -243,19 +243,14 @@ class Attempt:
         """The task was ended from outside, or another worker has it: notify the worker; its slot is free when it answers."""
         if self.phase not in BEFORE_THE_END:
             return
-        if self.sent_at is None:
-            self.withdraw()
+        if self.sent_at is None:  # its worker never hears of it
+            self.release()
             return
         self.writer.close()
         self.cancel(reason)
         for hook in self.hooks:
             hook.stopped(self, reason)
         self.wait_for_stop()
-
-    def withdraw(self) -> None:
-        """Release a task that ended before it was sent to its worker."""
-        if self.phase == "sent":
-            self.release()
 
     def cannot_write(self, why: str) -> None:
         """End an attempt whose output the log does not take; `why` comes from the writer."""

@@ -56,7 +56,7 @@ class Sender:
         if attempt.phase != "sent":
             return
         if payload is None:
-            attempt.withdraw()  # it ended between the grant and this read
+            attempt.release()  # it ended between the grant and this read
         else:
             attempt.send(payload)
 
