@@ -37,9 +37,11 @@ def read_chat(fields: RawObject) -> OpenAIRequest:
     """Read the body of POST /v1/chat/completions."""
     if "messages" not in fields or kind_of(fields["messages"]) != "[":
         raise bad_request("messages must be a list of messages", "messages")
-    check_choices(fields)
-    if value_of(fields, "tools") is None and value_of(fields, "tool_choice") not in (None, "auto", "none"):
-        raise bad_request("tool_choice: there are no tools", "tool_choice")
+    if "n" in fields:
+        check_choices(fields)
+    if "tool_choice" in fields and value_of(fields, "tools") is None:
+        if value_of(fields, "tool_choice") not in (None, "auto", "none"):
+            raise bad_request("tool_choice: there are no tools", "tool_choice")
     return OpenAIRequest("openaiLike", _streamed(ChatStreamView, fields), ChatBodyView)
 
 
@@ -64,7 +66,9 @@ def read_embedding(fields: RawObject) -> OpenAIRequest:
 def _streamed(
     view: Callable[..., ChatStreamView], fields: RawObject
 ) -> Callable[[TaskInfo], ChatStreamView] | None:
-    return partial(view, include_usage=_include_usage(fields)) if read_flag(fields, "stream") else None
+    if "stream" not in fields or not read_flag(fields, "stream"):
+        return None
+    return partial(view, include_usage=_include_usage(fields))
 
 
 def _include_usage(fields: RawObject) -> bool:
