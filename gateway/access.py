@@ -7,9 +7,9 @@ import structlog
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.in_flight import InFlightRequests
 from fairlane.gateway.accounts.tickets import Tickets
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, TokenForbids, bad_request, invalid_link
+from fairlane.gateway.http.request import Request
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.settings import Scope
 

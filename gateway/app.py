@@ -25,13 +25,11 @@ from fairlane.gateway.accounts import me as account
 from fairlane.gateway.accounts import routes as accounts
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.admin import routes as admin
-from fairlane.gateway.api import native, openai, pages, probes, routes
+from fairlane.gateway.api import native, pages, probes, routes
 from fairlane.gateway.api.calls import Call, Calls
 from fairlane.gateway.api.dependencies import REQUEST, complete, components, invalid
 from fairlane.gateway.api.raw_routes import RawRoute
 from fairlane.gateway.audit import routes as audit
-from fairlane.gateway.calls.http import JSON, AnswerBroken, Message, Receive, Request, Scope, Send
-from fairlane.gateway.calls.tracing import end_request, trace_request
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import (
@@ -50,7 +48,10 @@ from fairlane.gateway.errors import (
     store_unavailable,
 )
 from fairlane.gateway.features import route_modules
+from fairlane.gateway.http.request import JSON, AnswerBroken, Message, Receive, Request, Scope, Send
+from fairlane.gateway.http.tracing import end_request, trace_request
 from fairlane.gateway.limits.limits import LIMIT_HEADERS
+from fairlane.gateway.openai import routes as openai
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.usage import routes as usage
 from fairlane.queues.errors import StoreError

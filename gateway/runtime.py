@@ -26,13 +26,11 @@ from fairlane.gateway.admin.overview import OverviewFeed, OverviewReader
 from fairlane.gateway.admin.settings_view import SettingsView
 from fairlane.gateway.attached import Attached, attached
 from fairlane.gateway.audit.log import AuditRecord, as_shown
-from fairlane.gateway.calls.tracing import tracer_for
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.sockets import connection_limit, open_files
 from fairlane.gateway.core.bodies import Bodies
-from fairlane.gateway.core.cancel import Cancel
-from fairlane.gateway.core.key_tasks import KeyTasks
+from fairlane.gateway.core.cancel import Cancel, KeyTasks
 from fairlane.gateway.core.links import StreamLinks
 from fairlane.gateway.core.models import Models
 from fairlane.gateway.core.open_answers import OpenAnswers
@@ -45,6 +43,7 @@ from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
 from fairlane.gateway.features import lua_modules
+from fairlane.gateway.http.tracing import tracer_for
 from fairlane.gateway.lifecycle import Component, Lifecycle
 from fairlane.gateway.metrics.database import DatabaseSurveyor
 from fairlane.gateway.metrics.scrape import Scrape

@@ -23,7 +23,7 @@ from fairlane.gateway.admin.bodies import (
 )
 from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.core.key_tasks import KeyTasks
+from fairlane.gateway.core.cancel import KeyTasks
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, Unauthorized, bad_request
 from fairlane.gateway.features import unmet

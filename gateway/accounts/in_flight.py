@@ -6,8 +6,8 @@ A call is open from its authentication to the end of its answer. Events cost not
 from collections.abc import Callable
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http.request import Request
 
 MAX_TICKET_READERS = 100
 """Open streams of one task by its link."""

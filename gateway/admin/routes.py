@@ -37,8 +37,8 @@ from fairlane.gateway.api.schemas import (
     ref,
     says,
 )
-from fairlane.gateway.calls.http import SSE_HEADERS
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.http.request import SSE_HEADERS
 from fairlane.gateway.usage.queries import PLAIN, Filter
 from fairlane.queues.chains import chain_of
 from fairlane.queues.clock import now_ms

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 
-from fairlane.gateway.calls.http import DisconnectWatcher, Request
-from fairlane.gateway.calls.idempotency import IdempotencyKey, name_task
-from fairlane.gateway.calls.streams import OVERDUE_S
-from fairlane.gateway.calls.tracing import follow
 from fairlane.gateway.chains.requests import Submission
-from fairlane.gateway.core.idempotent_replay import HEADERS as REPLAYED
-from fairlane.gateway.core.idempotent_replay import read_log
 from fairlane.gateway.core.submit import LOST, SubmittedTask
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import ApiError, Headers, gateway_failed, task_failed
+from fairlane.gateway.http.request import DisconnectWatcher, Request
+from fairlane.gateway.http.streams import OVERDUE_S
+from fairlane.gateway.http.tracing import follow
+from fairlane.gateway.idempotency.keys import IdempotencyKey, name_task
+from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
+from fairlane.gateway.idempotency.replay import read_log
 from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.queues.tasks import TERMINAL, Submitted, TaskSpec
 from fairlane.streaming.events import Event
@@ -37,7 +37,7 @@ class WholeAnswer:
 
     A disconnect cancels the task, unless the request says otherwise; so does a gateway that stops before the end. A client with
     an idempotency key may come back: its task lingers, and ends by itself if no client does. At its deadline the call is
-    answered, also if the end is unknown. This class answers native calls; `OpenAIAnswer` (v1_tasks.py) those of /v1.
+    answered, also if the end is unknown. This class answers native calls; `OpenAIAnswer` (`openai/answers.py`) those of /v1.
     """
 
     joined = False

@@ -17,9 +17,9 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.admin.operator import Operator
 from fairlane.gateway.api.schemas import REF, STRING, Error, body_of, json
 from fairlane.gateway.audit.log import actor_of
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.core.bodies import parse_values
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.http.request import Request
 from fairlane.gateway.usage.queries import PLAIN
 from fairlane.queues.overrides import Actor
 

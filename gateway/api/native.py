@@ -25,20 +25,8 @@ from fairlane.gateway.api.schemas import (
     json,
 )
 from fairlane.gateway.audit.log import actor_of
-from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
-from fairlane.gateway.calls.idempotency import (
-    FIELD,
-    KEY_HEADER,
-    IdempotencyKey,
-    read_idempotency,
-    same_task_key,
-)
-from fairlane.gateway.calls.prompts import FilledTemplate, fill_in
-from fairlane.gateway.calls.streams import OVERDUE_S, StreamAnswer
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
 from fairlane.gateway.core.bodies import RawObject, encode_members, has_image, value_of
-from fairlane.gateway.core.idempotent_replay import HEADERS as REPLAYED
-from fairlane.gateway.core.idempotent_replay import state_fields
 from fairlane.gateway.core.poll import is_chain, not_found, place_fields, plan_fields, poll_after, record_info
 from fairlane.gateway.core.resume import read_cursor, resume
 from fairlane.gateway.core.spec import (
@@ -54,6 +42,18 @@ from fairlane.gateway.core.submit import SubmittedTask
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.endpoints.requests import MEMBERS, endpoint_task, read_endpoint_request
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, Headers, bad_request
+from fairlane.gateway.http.request import JSON, SSE_HEADERS, Request
+from fairlane.gateway.http.streams import OVERDUE_S, StreamAnswer
+from fairlane.gateway.idempotency.keys import (
+    FIELD,
+    KEY_HEADER,
+    IdempotencyKey,
+    read_idempotency,
+    same_task_key,
+)
+from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
+from fairlane.gateway.idempotency.replay import state_fields
+from fairlane.gateway.prompts.filling import FilledTemplate, fill_in
 from fairlane.gateway.settings import suggestion
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError

@@ -8,10 +8,10 @@ from fastapi import Response
 from fairlane.gateway.access import Access
 from fairlane.gateway.api.dependencies import CallerDep, answer, described, keyed_router
 from fairlane.gateway.api.schemas import Ms, Schema, says
-from fairlane.gateway.calls.prompts import template_fields, usable_chains
 from fairlane.gateway.chains.requests import declared_chain
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.prices.amounts import plain_credits
+from fairlane.gateway.prompts.filling import template_fields, usable_chains
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.settings.parts import Mode

@@ -1,7 +1,7 @@
 """The OpenAPI schemas of the calls for tasks, and of errors.
 
-Bodies of these calls are read member by member (`gateway/calls`), as they can be large; the structs list these members. Of the
-requests of OpenAI and Anthropic, they list only the members that the gateway reads: the vendors' references have the rest.
+Bodies of these calls can be large and are read member by member (`gateway/core/bodies.py`); the structs list these members.
+Of the requests of OpenAI and Anthropic, they list only the members that the gateway reads: the vendors' references have the rest.
 """
 
 from typing import Annotated, Any, Literal

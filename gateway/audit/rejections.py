@@ -15,9 +15,9 @@ import structlog
 from sqlalchemy import desc, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import rejections
+from fairlane.gateway.http.paging import read_place
 from fairlane.gateway.usage.reports import Wanted
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError

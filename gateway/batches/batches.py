@@ -12,11 +12,11 @@ from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.batches.models import Batch, could_be, new_batch_id, read_window
 from fairlane.gateway.batches.requests import READERS
 from fairlane.gateway.batches.store import BatchStore, TooMany
-from fairlane.gateway.calls.openai import CHAT, MAX_EXPIRY_S, MAX_KEY, MAX_PAIRS, MAX_VALUE, MIN_EXPIRY_S
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.features import feature_of_path
 from fairlane.gateway.files.files import Files
+from fairlane.gateway.openai.requests import CHAT, MAX_EXPIRY_S, MAX_KEY, MAX_PAIRS, MAX_VALUE, MIN_EXPIRY_S
 from fairlane.queues.clock import now_ms
 from fairlane.queues.overrides import Actor
 

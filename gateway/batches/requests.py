@@ -6,7 +6,10 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from fairlane.gateway.calls.openai import (
+from fairlane.gateway.core.bodies import Bodies, RawObject
+from fairlane.gateway.core.spec import read_flag
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.openai.requests import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
@@ -16,9 +19,6 @@ from fairlane.gateway.calls.openai import (
     read_completion,
     read_embedding,
 )
-from fairlane.gateway.core.bodies import Bodies, RawObject
-from fairlane.gateway.core.spec import read_flag
-from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.responses.request.request import chat_of, read_storage_options
 from fairlane.gateway.settings import Settings
 from fairlane.streaming.views.responses import ResponsesBodyView

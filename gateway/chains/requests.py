@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.calls.prompts import members_of_variables, read_locale, usable_chains, variables_of
 from fairlane.gateway.chains.engine import NoStage, StageFailed, next_stage
 from fairlane.gateway.chains.plan import Plan, encode, head_of
 from fairlane.gateway.chains.planner import ChainRequest, plan_chain, reserve_of
@@ -20,6 +19,7 @@ from fairlane.gateway.core.bodies import Bodies, RawObject
 from fairlane.gateway.core.spec import OWN_FIELDS, Options, build_task
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.errors import VariablesError
+from fairlane.gateway.prompts.filling import members_of_variables, read_locale, usable_chains, variables_of
 from fairlane.gateway.routing.routes import not_there
 from fairlane.queues.chains import MAX_BYTES, ChainStart
 from fairlane.queues.tasks import TaskSpec

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from fairlane.gateway.calls.http import AnswerBroken, DirectExchange
 from fairlane.gateway.errors import Headers
+from fairlane.gateway.http.request import AnswerBroken, DirectExchange
 
 log = structlog.get_logger("fairlane.gateway")
 

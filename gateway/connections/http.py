@@ -12,12 +12,12 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from fairlane.gateway.calls.http import CONNECTION
 from fairlane.gateway.connections import answers
 from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.exchange import UNREAD_BYTES, Exchange
 from fairlane.gateway.connections.sockets import address_of
 from fairlane.gateway.connections.workers import OneWrite
+from fairlane.gateway.http.request import CONNECTION
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.core.idempotent_replay import key_reused, result_gone
 from fairlane.gateway.core.poll import record_info
 from fairlane.gateway.core.spec import bad_schema
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, InsufficientQuota, NoWorker
+from fairlane.gateway.idempotency.replay import key_reused, result_gone
 from fairlane.gateway.lifecycle import Lifecycle
 from fairlane.gateway.limits.limits import rate_limited
 from fairlane.gateway.responses.pending import PendingResponse

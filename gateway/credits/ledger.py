@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import Select, and_, collate, desc, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import GRANTED, LedgerRow, balances, ledger
+from fairlane.gateway.http.paging import read_place
 from fairlane.gateway.records.entries import Charge
 from fairlane.queues.credits import Funds
 

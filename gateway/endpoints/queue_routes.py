@@ -18,11 +18,7 @@ from fairlane.gateway.api.native import cancelled_state
 from fairlane.gateway.api.raw_routes import IDEMPOTENCY_KEY, RawRoute
 from fairlane.gateway.api.schemas import STRING, PlainStatusName, json, says
 from fairlane.gateway.api.schemas import fields as members
-from fairlane.gateway.calls.http import JSON, Request
-from fairlane.gateway.calls.idempotency import FIELD, read_idempotency
 from fairlane.gateway.core.bodies import RawObject, value_of
-from fairlane.gateway.core.idempotent_replay import HEADERS as REPLAYED
-from fairlane.gateway.core.idempotent_replay import state_fields
 from fairlane.gateway.core.poll import PERMIT_MEMBERS
 from fairlane.gateway.core.spec import Options
 from fairlane.gateway.core.tasks import Tasks
@@ -35,6 +31,10 @@ from fairlane.gateway.endpoints.requests import (
     read_text,
 )
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.http.request import JSON, Request
+from fairlane.gateway.idempotency.keys import FIELD, read_idempotency
+from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
+from fairlane.gateway.idempotency.replay import state_fields
 from fairlane.gateway.settings import suggestion
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import HTTP, PERMIT, TERMINAL, ExistingTask, Place, Record, State, TaskSpec

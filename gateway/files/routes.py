@@ -10,15 +10,15 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.api.raw_routes import BINARY, ORDER, RawRoute, form, header, page_size, query
-from fairlane.gateway.calls.http import JSON, DisconnectWatcher, Request
-from fairlane.gateway.calls.multipart import FRAMING_BYTES, Form, Part
-from fairlane.gateway.calls.openai import MAX_EXPIRY_S, MIN_EXPIRY_S
-from fairlane.gateway.calls.paging import read_limit, read_newest_first
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request
 from fairlane.gateway.files.files import MAX_FILE_BYTES, Files
 from fairlane.gateway.files.names import disposition, is_file_id
 from fairlane.gateway.files.rows import FileRow
+from fairlane.gateway.http.multipart import FRAMING_BYTES, Form, Part
+from fairlane.gateway.http.paging import read_limit, read_newest_first
+from fairlane.gateway.http.request import JSON, DisconnectWatcher, Request
+from fairlane.gateway.openai.requests import MAX_EXPIRY_S, MIN_EXPIRY_S
 
 PURPOSES = ("batch", "user_data", "assistants", "fine-tune", "vision", "evals")
 """The purposes of uploads. Only `batch` makes a difference here."""

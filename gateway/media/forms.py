@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from fairlane.gateway.calls.multipart import WholePart
 from fairlane.gateway.core.bodies import RawObject
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.http.multipart import WholePart
 from fairlane.streaming.jsontext import json_string
 from fairlane.workers.tasktypes import FILES
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.shapes import (
+from fairlane.gateway.messages import shapes
+from fairlane.gateway.openai.shapes import (
     NOT_HERE,
     Shape,
     SizeLimit,
@@ -24,7 +25,6 @@ from fairlane.gateway.calls.shapes import (
     string,
     text,
 )
-from fairlane.gateway.messages import shapes
 from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, json_string, kind_of, members
 from fairlane.streaming.views.choice import THOUGHTS
 

@@ -7,7 +7,12 @@ import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.shapes import (
+from fairlane.gateway.core.bodies import RawObject, encode_members
+from fairlane.gateway.core.output_size import MAX_OUTPUT_TOKENS
+from fairlane.gateway.errors import NO_THREADS, too_large
+from fairlane.gateway.messages import shapes
+from fairlane.gateway.messages.content import Conversation
+from fairlane.gateway.openai.shapes import (
     MAX_BYTES,
     NOT_HERE,
     NULL,
@@ -22,11 +27,6 @@ from fairlane.gateway.calls.shapes import (
     read,
     text,
 )
-from fairlane.gateway.core.bodies import RawObject, encode_members
-from fairlane.gateway.core.output_size import MAX_OUTPUT_TOKENS
-from fairlane.gateway.errors import NO_THREADS, too_large
-from fairlane.gateway.messages import shapes
-from fairlane.gateway.messages.content import Conversation
 from fairlane.streaming.jsontext import join_object, kind_of
 from fairlane.workers.adapters.dialects.chat import ANTHROPIC
 from fairlane.workers.adapters.lenient import given_members

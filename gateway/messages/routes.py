@@ -22,14 +22,14 @@ from fairlane.gateway.api.schemas import (
     json,
     says,
 )
-from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
-from fairlane.gateway.calls.http import JSON, Request
-from fairlane.gateway.calls.idempotency import read_idempotency
 from fairlane.gateway.core.bodies import RawObject
 from fairlane.gateway.core.spec import read_flag, read_model
 from fairlane.gateway.core.tasks import Tasks
+from fairlane.gateway.http.request import JSON, Request
+from fairlane.gateway.idempotency.keys import read_idempotency
 from fairlane.gateway.messages.request import MessagesRequest as ChatOf
 from fairlane.gateway.messages.request import chat_of
+from fairlane.gateway.openai.answers import ParsedCall, respond, task_of
 from fairlane.streaming.views.messages import MessagesBodyView, MessagesStreamView
 
 

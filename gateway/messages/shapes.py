@@ -2,7 +2,7 @@
 
 from msgspec import Raw, Struct, field
 
-from fairlane.gateway.calls.shapes import NULL, StrictStruct
+from fairlane.gateway.openai.shapes import NULL, StrictStruct
 
 
 class Block(StrictStruct, tag_field="type", kw_only=True):

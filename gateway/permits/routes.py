@@ -8,10 +8,10 @@ from typing import Literal
 from fairlane.gateway.access import Access
 from fairlane.gateway.api.raw_routes import RawRoute, header
 from fairlane.gateway.api.schemas import Schema, json
-from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints
 from fairlane.gateway.errors import ApiError, bad_request, native_answer
+from fairlane.gateway.http.request import JSON, Request
 from fairlane.gateway.permits.gate import Gate, PermitRejected, permit_needed
 from fairlane.queues.tasks import PermitEnd
 

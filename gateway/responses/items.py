@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlane.gateway.calls.paging import read_limit, read_newest_first
 from fairlane.gateway.errors import bad_request
+from fairlane.gateway.http.paging import read_limit, read_newest_first
 from fairlane.gateway.responses.request.stored_input import with_id
 from fairlane.streaming.jsontext import items, join_object
 

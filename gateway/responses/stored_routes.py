@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.api.v1_tasks import OpenAIStream
 from fairlane.gateway.audit.log import actor_of
-from fairlane.gateway.calls.http import JSON, SSE_HEADERS, Request
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import Headers, bad_request
+from fairlane.gateway.http.request import JSON, SSE_HEADERS, Request
+from fairlane.gateway.openai.answers import OpenAIStream
 from fairlane.gateway.responses.items import page_of, read_page
 from fairlane.gateway.responses.responses import Responses
 from fairlane.gateway.responses.rows import Row

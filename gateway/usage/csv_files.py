@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from fastapi import Query, Response
 
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import bad_request
+from fairlane.gateway.http.request import Request
 
 Form = Annotated[str, Query(alias="format", json_schema_extra={"enum": ["json", "csv", ""]})]
 CSV = {"text/csv": {"schema": {"type": "string"}}}

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, Table, and_, desc, func, literal_column, or_, select
 
-from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.tables import MEASURES, usage, usage_routes, usage_sums, usage_users
 from fairlane.gateway.errors import bad_request
+from fairlane.gateway.http.paging import read_place
 from fairlane.gateway.prices.amounts import credits_of
 from fairlane.gateway.usage.slots import ReportSlots
 from fairlane.gateway.usage.usage import DAY_MS, HOUR_MS, HOURS_KEPT_MS

@@ -10,8 +10,8 @@ from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.dependencies import CallerDep, RequestDep, answer, described, keyed_router, part
 from fairlane.gateway.api.schemas import INTEGER, Ms, Schema, listed, says
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import bad_request
+from fairlane.gateway.http.request import Request
 from fairlane.gateway.usage.csv_files import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.usage.queries import PLAIN, Filter, FiltersDep, Since, Until, between, given
 from fairlane.gateway.usage.reports import (

@@ -8,8 +8,8 @@ from sqlalchemy import and_, func, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
-from fairlane.gateway.calls.paging import read_place
 from fairlane.gateway.database.tables import webhook_deliveries, webhooks
+from fairlane.gateway.http.paging import read_place
 from fairlane.gateway.webhooks.events import EVERY_USER
 
 _WAITING = (

@@ -120,14 +120,17 @@ def said(source: Path, calls: str) -> Iterator[str]:
 def test_the_page_on_operating_has_every_line_that_speaks_of_accounts_and_records() -> None:
     table = (ROOT / "docs" / "operating.md").read_text().partition("## The log")[2].partition("\n## ")[0]
     known = re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)))
-    for part in ("accounts", "credits", "database", "records", "configuration.py"):
+    for part in ("accounts", "archive", "credits", "database", "records", "usage", "configuration.py"):
         for line in said(ROOT / "gateway" / part, r"log\.\w+"):
             assert any(words in line for words in known), line
 
 
 def test_the_page_on_signing_explains_every_refusal() -> None:
     told = (ROOT / "docs" / "signing.md").read_text().partition("## When it is refused")[2]
-    sources = [ROOT / "gateway" / name for name in ("accounts", "calls", "access.py", "app.py")]
+    sources = [
+        ROOT / "gateway" / name
+        for name in ("accounts", "core", "http", "signed_tokens", "access.py", "app.py")
+    ]
     for sentence in [
         text for source in sources for text in said(source, "InvalidToken|Unauthorized|TokenForbids")
     ]:

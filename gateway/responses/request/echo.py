@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from fairlane.gateway.calls.shapes import invalid
 from fairlane.gateway.core.bodies import RawObject
+from fairlane.gateway.openai.shapes import invalid
 from fairlane.streaming.jsontext import NULL, join_object, one_line
 
 MAX_ECHO = 512 * 1024

@@ -11,7 +11,7 @@ from enum import IntEnum
 from msgspec import Raw, json
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.shapes import (
+from fairlane.gateway.openai.shapes import (
     NOT_HERE,
     NULL,
     Shape,

@@ -6,9 +6,17 @@ from typing import NamedTuple
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.shapes import MAX_BYTES, NOT_HERE, HostedTools, SizeLimit, invalid, is_empty, read
 from fairlane.gateway.core.bodies import RawObject, encode_members
 from fairlane.gateway.errors import too_large
+from fairlane.gateway.openai.shapes import (
+    MAX_BYTES,
+    NOT_HERE,
+    HostedTools,
+    SizeLimit,
+    invalid,
+    is_empty,
+    read,
+)
 from fairlane.gateway.responses.request import shapes
 from fairlane.gateway.responses.request.echo import DEFAULTS, new_echo, whole_echo
 from fairlane.gateway.responses.request.items import Conversation

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.openai import MAX_KEY, MAX_PAIRS, MAX_VALUE
-from fairlane.gateway.calls.shapes import NOT_HERE, invalid, is_null, read, string, text
 from fairlane.gateway.core.bodies import RawObject
 from fairlane.gateway.core.output_size import MAX_OUTPUT_TOKENS
+from fairlane.gateway.openai.requests import MAX_KEY, MAX_PAIRS, MAX_VALUE
+from fairlane.gateway.openai.shapes import NOT_HERE, invalid, is_null, read, string, text
 from fairlane.gateway.responses.request import shapes
 from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
 

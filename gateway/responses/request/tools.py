@@ -3,7 +3,8 @@
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from fairlane.gateway.calls.shapes import (
+from fairlane.gateway.core.bodies import RawObject
+from fairlane.gateway.openai.shapes import (
     NOT_HERE,
     HostedTools,
     Typed,
@@ -15,7 +16,6 @@ from fairlane.gateway.calls.shapes import (
     string,
     text,
 )
-from fairlane.gateway.core.bodies import RawObject
 from fairlane.gateway.responses.request import shapes
 from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, one_line
 from fairlane.streaming.views.responses.tools import INPUT, SEARCH, function_name

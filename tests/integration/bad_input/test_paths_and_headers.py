@@ -9,7 +9,7 @@ import pytest
 from tests.integration.bad_input.conftest import Background
 from tests.integration.bad_input.shapes import OPENAI, VALID, check_refused
 
-import fairlane.gateway.calls.http
+import fairlane.gateway.http.request
 
 TASK = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
 """An id that a gateway could have issued."""
@@ -290,7 +290,7 @@ def test_what_is_hardly_http_is_refused_or_cut_off_and_never_a_500(
 
 
 def test_a_body_that_never_comes_is_a_408(background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fairlane.gateway.calls.http, "BODY_S", 0.3)
+    monkeypatch.setattr(fairlane.gateway.http.request, "BODY_S", 0.3)
     for request in (
         POST + b"Content-Length: 10\r\n\r\n",
         POST + b'Content-Length: 10\r\n\r\n{"a"',

@@ -12,8 +12,8 @@ from tests.support.rawhttp import Caller
 from tests.support.serving import Served, until
 from tests.support.talk import Talk
 
-from fairlane.gateway.calls import http as calls_http
 from fairlane.gateway.database.tables import files
+from fairlane.gateway.http import request as calls_http
 
 from .test_file_calls import stored
 from .uploads import BOUNDARY, END, FILE, MIB, PURPOSE, TYPE, form, part, send

@@ -9,7 +9,7 @@ from tests.support.servers import Server
 from tests.support.serving import until
 from tests.support.talk import talking
 
-from fairlane.gateway.calls import streams
+from fairlane.gateway.http import streams
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from tests.support.serving import NO_TLS, until
 from tests.support.talk import Talk, talking
 
 import fairlane.gateway.core.models
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.core.submit import Submit
+from fairlane.gateway.http.request import Request
 from fairlane.workers.tasktypes import IMAGE
 
 pytestmark = pytest.mark.anyio

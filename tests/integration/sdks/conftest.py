@@ -12,7 +12,7 @@ from tests.support.node import installed
 from tests.support.serving import DEADLINE_S, NO_TLS
 from tests.support.talk import Talk
 
-from fairlane.gateway.api import v1_tasks
+from fairlane.gateway.openai import answers
 
 from .media import TEAM, Media, media_behind
 from .openais import Sdk, python_sdk
@@ -25,7 +25,7 @@ Start = Callable[..., AbstractAsyncContextManager[Talk]]
 @pytest.fixture(autouse=True)
 def patient_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, a stream that fails before its first output is told by a status."""
-    monkeypatch.setattr(v1_tasks, "HOLD_HEAD_S", DEADLINE_S)
+    monkeypatch.setattr(answers, "HOLD_HEAD_S", DEADLINE_S)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def stage(shared_stage: MakeStage) -> AsyncIterator[Stage]:
 @pytest.fixture
 async def crowded(shared_stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     """One slot, taken by `patient`; streams that wait hear something every 20 ms, their place every 100 ms."""
-    monkeypatch.setattr(v1_tasks, "QUEUE_CHUNK_S", 0.1)
+    monkeypatch.setattr(answers, "QUEUE_CHUNK_S", 0.1)
     async with shared_stage(slots=1, keepalive_ms=20) as stage:
         stage.beside(stage.fill())
         await stage.reached(stage.cast.begun, "the running task")

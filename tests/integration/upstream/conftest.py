@@ -13,7 +13,7 @@ from tests.support.processes import process
 from tests.support.servers import running_server
 from tests.support.serving import DEADLINE_S, NO_TLS, http_client, serving, until
 
-from fairlane.gateway.api import v1_tasks
+from fairlane.gateway.openai import answers
 
 from .tiny_model import write_model
 
@@ -66,7 +66,7 @@ async def sdk(
     """
     directory = tmp_path_factory.mktemp("gateway")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(v1_tasks, "HOLD_HEAD_S", DEADLINE_S)  # however slow the machine is
+        patch.setattr(answers, "HOLD_HEAD_S", DEADLINE_S)  # however slow the machine is
         with running_server() as redis:
             async with _through_the_gateway(redis.url, directory, llama) as client:
                 yield client

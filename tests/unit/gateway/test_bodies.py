@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlane.gateway.calls.openai import read_chat, read_embedding
 from fairlane.gateway.core.bodies import (
     LARGE,
     MAX_VALUE,
@@ -24,6 +23,7 @@ from fairlane.gateway.core.bodies import (
 )
 from fairlane.gateway.core.spec import OWN_FIELDS, is_name, read_options
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.openai.requests import read_chat, read_embedding
 from fairlane.streaming.jsontext import MAX_DEPTH
 
 FILLING = "x" * LARGE

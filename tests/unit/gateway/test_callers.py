@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fairlane.gateway.accounts.callers import MAX_KINDS, BadTier, BadUser, Caller, Callers
 from fairlane.gateway.accounts.no_auth import access_warnings, no_auth_rejection
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import Unauthorized
+from fairlane.gateway.http.request import Request
 from fairlane.gateway.settings import Settings
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from fairlane.gateway.calls.multipart import FormReader, Head, WholePart
 from fairlane.gateway.core.bodies import encode_members
 from fairlane.gateway.core.spec import text_bytes
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http.multipart import FormReader, Head, WholePart
 from fairlane.gateway.media.forms import FLAGS, NUMBERS, members_of
 from fairlane.workers.adapters.dialects.media import form_of
 from fairlane.workers.tasktypes import FILES

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.calls.http import Request
-from fairlane.gateway.calls.multipart import MAX_PARTS, Form, FormReader, Head, read_whole
 from fairlane.gateway.errors import ApiError, ClientGone
+from fairlane.gateway.http.multipart import MAX_PARTS, Form, FormReader, Head, read_whole
+from fairlane.gateway.http.request import Request
 
 pytestmark = pytest.mark.anyio
 BOUNDARY = "xYz"

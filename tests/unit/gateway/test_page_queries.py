@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairlane.gateway.calls.paging import read_limit, read_newest_first
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http.paging import read_limit, read_newest_first
 
 
 @pytest.mark.parametrize(("text", "limit"), [(None, 20), ("", 20), ("1", 1), ("007", 7), ("100", 100)])

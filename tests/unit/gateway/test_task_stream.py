@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.api.v1_tasks import QUEUE_CHUNK_S, OpenAIStream
+from fairlane.gateway.openai.answers import QUEUE_CHUNK_S, OpenAIStream
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import queued_event
 from fairlane.streaming.views.chat import ChatStreamView

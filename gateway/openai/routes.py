@@ -19,12 +19,12 @@ from fairlane.gateway.api.schemas import (
     json,
     ref,
 )
-from fairlane.gateway.api.v1_tasks import ParsedCall, respond, task_of
-from fairlane.gateway.calls.http import JSON, Request
-from fairlane.gateway.calls.idempotency import KEY_HEADER, read_idempotency
-from fairlane.gateway.calls.openai import Read, read_chat, read_completion, read_embedding
-from fairlane.gateway.calls.paging import read_limit
 from fairlane.gateway.core.tasks import Tasks
+from fairlane.gateway.http.paging import read_limit
+from fairlane.gateway.http.request import JSON, Request
+from fairlane.gateway.idempotency.keys import KEY_HEADER, read_idempotency
+from fairlane.gateway.openai.answers import ParsedCall, respond, task_of
+from fairlane.gateway.openai.requests import Read, read_chat, read_completion, read_embedding
 
 PAGE = 20
 MAX_OF_PAGE = 1000

@@ -12,9 +12,9 @@ from contextlib import AbstractAsyncContextManager
 from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
-from fairlane.gateway.calls.http import DisconnectWatcher, Request, Send
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import Headers
+from fairlane.gateway.http.request import DisconnectWatcher, Request, Send
 from fairlane.queues.errors import StoreError
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import TERMINAL, UNLOGGED, Event

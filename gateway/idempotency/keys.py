@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from fairlane.gateway.calls.http import Request
-from fairlane.gateway.calls.prompts import FilledTemplate, members_of_variables
 from fairlane.gateway.core.bodies import Bodies, RawObject, value_of
 from fairlane.gateway.errors import bad_request
+from fairlane.gateway.http.request import Request
+from fairlane.gateway.prompts.filling import FilledTemplate, members_of_variables
 from fairlane.gateway.settings import Settings
 from fairlane.queues.idempotency import digest_text, idempotency_name, pack
 from fairlane.queues.tasks import TaskSpec

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request, too_large
+from fairlane.gateway.http.request import Request
 
 MAX_PARTS = 64
 """Maximum number of parts of a form. OpenAI's have less than twenty."""

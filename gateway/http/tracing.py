@@ -3,7 +3,7 @@
 import structlog
 
 from fairlane import __version__
-from fairlane.gateway.calls.http import Request
+from fairlane.gateway.http.request import Request
 from fairlane.gateway.settings import Settings
 from fairlane.queues.tasks import TaskSpec
 from fairlane.workers.tracing import Span, Tracer, TracingUnavailable, open_tracer, read_traceparent

@@ -1,1 +1,0 @@
-"""Requests, bodies and streams of the HTTP calls."""

@@ -1,0 +1,1 @@
+"""HTTP without routes: requests, forms, streams, pages and traces."""

@@ -1,0 +1,1 @@
+"""Idempotency keys: the same key names the same task."""
