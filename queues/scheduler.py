@@ -216,14 +216,14 @@ class Scheduler:
         ask["id"], ask["by_name"], ask["follow"] = task.id, named, follow
         ask["max_length"], ask["max_bytes"] = limits.max_queue_length, limits.max_queued_bytes
         if chain is None:
-            return self._link.run("submit", _pack(ask), task.packed(), task.payload)
+            return self._link.run_with_others("submit", _pack(ask), task.packed(), task.payload)
         spec = task.fields() | parts_of(chain.parts)
         spec["stage"] = stage_of(chain.stage)
         spec["chain_start"] = {"of": chain.of, "grace_ms": limits.stop_grace_ms}
         spec["reserve"] = chain.reserve
         spec["extras"] = True
         blobs = (chain.plan, chain.head, chain.request, *(part.payload for part in chain.parts))
-        return self.run("submit", ask, _pack(spec), task.payload, *blobs)
+        return self._link.run_with_others("submit", _pack(ask), _pack(spec), task.payload, *blobs)
 
     def run(self, name: str, ask: Mapping[str, Any], *blobs: bytes) -> asyncio.Future[Any]:
         """Run a script: a map and byte strings in, the same out."""
@@ -387,7 +387,7 @@ class Scheduler:
             ask["code"] = end.code
         if end.keep_ms:
             ask["keep_ms"] = end.keep_ms
-        return self._link.run("finish", _pack(ask), *(data for _, data in events), data)
+        return self._link.run_with_others("finish", _pack(ask), *(data for _, data in events), data)
 
     def parse_finish(self, reply: Any) -> Finished:
         """Read the reply of `finish`. Count the tasks that ended with it: a part's chain and its other parts."""

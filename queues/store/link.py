@@ -59,6 +59,9 @@ _NEEDED = (
     "docs/operating.md (Redis) has the ACL that Fairlane needs; its keys and channels begin with fairlane:"
 )
 
+MAX_SHARED, MAX_SHARED_BYTES = 16, 1 << 20
+"""Calls of a script that go in one command, and their bytes: Redis serves nobody else meanwhile. A larger call goes alone."""
+
 JOINED_BYTES = 64 * 1024
 """Commands of one tick that are joined into one piece; what is larger is handed to the system as it is, without a copy."""
 
@@ -121,6 +124,7 @@ class RedisLink:
         self._metrics: Recorder = metrics or Recorder()
         self._out: list[bytes] = []
         self._before: list[Callable[[], None]] = []
+        self._shared: dict[str, _SharedCall] = {}
         self._flushes = False  # at the end of this tick
         self._pending: deque[_Pending] = deque()
         self._loading: asyncio.Future[Reply] | None = None
@@ -200,6 +204,37 @@ class RedisLink:
             raise StoreUnavailable("no connection to Redis", sent=False)
         return self._send(("FCALL", self._scripts.functions[name], 1, self._prefix, *args), again=_LOADS)
 
+    def run_with_others(self, name: str, *args: bytes) -> asyncio.Future[Reply]:
+        """Run a script as `run` does, in one command with its other calls of this tick of the event loop. The script reads shared
+        state once for all of them, which saves Redis up to a quarter of the time. A call that fails runs again by itself.
+        """
+        if not self.up:
+            raise StoreUnavailable("no connection to Redis", sent=False)
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        size = sum(map(len, args))
+        shared = self._shared.get(name)
+        if shared is not None and (len(shared.calls) == MAX_SHARED or shared.size + size > MAX_SHARED_BYTES):
+            self.send_shared(self._shared.pop(name))
+            shared = None
+        if shared is None:
+            shared = self._shared[name] = _SharedCall(self, name)
+            if not self._flushes:
+                self._flush_soon()
+        shared.calls.append((future, args))
+        shared.size += size
+        return future
+
+    def send_shared(self, shared: "_SharedCall") -> None:
+        """Send what was collected."""
+        if not self.up:  # the connection was lost in this tick
+            shared.set_exception(StoreUnavailable("no connection to Redis", sent=False))
+            return
+        words: list[Arg] = ["FCALL", self._scripts.functions[shared.name], 1, self._prefix]
+        for _, args in shared.calls:
+            words.append(len(args))
+            words += args
+        self._queue(shared, tuple(words), _LOADS)
+
     def _send(self, args: tuple[Arg, ...], *, again: int = 0) -> asyncio.Future[Reply]:
         future = self._loop.create_future()
         self._queue(future, args, again)
@@ -227,6 +262,10 @@ class RedisLink:
         try:
             for call in before:
                 call()
+            if self._shared:
+                shared, self._shared = self._shared, {}
+                for call in shared.values():
+                    self.send_shared(call)
         finally:
             self._flushes = False
             self._write()
@@ -406,6 +445,47 @@ class RedisLink:
                 looks >= 4 and waited > self._timeout
             ):  # where replies come, however late, Redis has much to do
                 raise StoreUnavailable(f"no answer from Redis within {waited * 1000:.0f} ms", sent=True)
+
+
+class _SharedCall:
+    """Calls of one script that go in one command (a `Receiver`)."""
+
+    __slots__ = ("_link", "calls", "name", "size")
+
+    def __init__(self, link: RedisLink, name: str) -> None:
+        self._link = link
+        self.name = name
+        self.calls: list[tuple[asyncio.Future[Reply], tuple[bytes, ...]]] = []
+        self.size = 0
+
+    def done(self) -> bool:
+        return False
+
+    def exception(self) -> None: ...
+
+    def set_result(self, replies: Reply) -> None:
+        for (future, args), reply in zip(self.calls, replies, strict=True):
+            if isinstance(reply, Exception):
+                self._repeat(future, args)
+            elif not future.done():
+                future.set_result(reply)
+
+    def set_exception(self, error: Exception) -> None:
+        if len(self.calls) > 1 and not isinstance(error, StoreUnavailable):
+            for future, args in self.calls:
+                self._repeat(future, args)
+            return
+        for future, _ in self.calls:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # its caller may be gone
+
+    def _repeat(self, future: asyncio.Future[Reply], args: tuple[bytes, ...]) -> None:
+        """Send a call that failed by itself, so that its error is its own."""
+        if not future.done():
+            alone = _SharedCall(self._link, self.name)
+            alone.calls.append((future, args))
+            self._link.send_shared(alone)
 
 
 class _Unready:

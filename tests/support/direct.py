@@ -104,6 +104,10 @@ class DirectLink:
         except hiredis.ReplyError as error:
             raise hiredis.ReplyError(self._scripts.explain(str(error))) from None
 
+    def run_with_others(self, name: str, *args: bytes) -> Answered:
+        (reply,) = self.run(name, len(args), *args).result()
+        return Answered(reply)
+
     def command_to(self, receiver: Receiver, *args: Arg) -> None:
         try:
             receiver.set_result(self.connection.call(*args))

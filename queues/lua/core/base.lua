@@ -12,9 +12,30 @@ local NOW_TEXT
 local FOREVER = 9007199254740991
 local unit_of_work = {} -- modules with `begin` and `flush`, called around each script; a `flush` may add to what modules before it write
 
+local function run_one(body, args)
+  local reply = { body(cmsgpack.unpack(args[1]), args) }
+  reply[1] = cmsgpack.pack(reply[1])
+  return reply
+end
+
+-- Run the calls of a script one after the other: of each, the number of its strings, and these. They read shared state once. Return a reply
+-- of each. If one fails, the others continue. Each is a microsecond later than the one before, so that tasks keep their order.
+local function run_each(body, args)
+  local replies, at = {}, 1
+  while args[at] do
+    local last = at + args[at]
+    local own, alone = { unpack(args, at + 1, last) }, at == 1 and not args[last + 1]
+    if alone then return { run_one(body, own) } end
+    local ok, reply = pcall(run_one, body, own)
+    replies[#replies + 1] = ok and reply or { err = type(reply) == 'table' and reply.err or tostring(reply) }
+    at, US = last + 1, US + 1
+  end
+  return replies
+end
+
 -- Register a script. `flag`: 'no-writes' if it only reads; 'allow-oom' if it frees more memory than it takes, or keeps running tasks alive:
--- a full Redis still runs it, and rejects the others as a whole; or nil.
-local function script(name, flag, body)
+-- a full Redis still runs it, and rejects the others as a whole; or nil. `many`: the script runs several calls (RedisLink.run_with_others).
+local function script(name, flag, body, many)
   redis.register_function({
     function_name = LIBRARY .. '_' .. name,
     flags = { flag },
@@ -24,11 +45,10 @@ local function script(name, flag, body)
       US_TEXT = string.format('%d', US)
       NOW, NOW_TEXT = math.floor(US / 1000), string.sub(US_TEXT, 1, -4)
       for i = 1, #unit_of_work do unit_of_work[i].begin() end
-      local reply = { body(cmsgpack.unpack(args[1]), args) }
+      local reply = many and run_each(body, args) or run_one(body, args)
       if flag ~= 'no-writes' then
         for i = #unit_of_work, 1, -1 do unit_of_work[i].flush() end
       end
-      reply[1] = cmsgpack.pack(reply[1])
       return reply
     end,
   })

@@ -161,7 +161,12 @@ function ending.flush() end
 
 function ending.add_related(task) related[#related + 1] = ending.account(task) end
 
-function ending.related() return related end
+-- Return the accounts of these tasks, once.
+function ending.related()
+  local accounts = related
+  related = {}
+  return accounts
+end
 
 unit_of_work[#unit_of_work + 1] = ending
 return ending

@@ -52,4 +52,4 @@ script('finish', 'allow-oom', function(ask, args)
   end
   if freed then waking.wake_elsewhere(task) end
   return { outcome = current and 'late' or 'stale', later = later }, unpack(grants)
-end)
+end, 'many')

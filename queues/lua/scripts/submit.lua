@@ -98,4 +98,4 @@ script('submit', nil, function(ask, args)
     waking.wake(task.model, later)
   end
   return answer(accepted(task, later)), unpack(grants)
-end)
+end, 'many')

@@ -57,6 +57,8 @@ class Flaky:
         self.calls: list[tuple[str, str]] = []
         self._command_to = self._link.command_to
         self._link.run = partial(self._flaky, self._run)  # type: ignore[method-assign]
+        with_others = self._link.run_with_others
+        self._link.run_with_others = partial(self._flaky, with_others)  # type: ignore[method-assign]
         self._link.command_to = self._flaky_append  # type: ignore[method-assign]
 
     def _flaky_append(self, receiver: Receiver, *args: Any) -> None:
@@ -210,14 +212,15 @@ def pieces(count: int) -> list[dict[str, Any]]:
 async def test_much_output_at_once_is_written_in_calls_of_bounded_size(pair: MakePair, store: Store) -> None:
     async with pair() as (a, b), a.worker2(models=["m"]) as worker:
         link = a.served.gateway.link
-        run, sizes = link.run, list[tuple[str, int, int]]()
+        sizes = list[tuple[str, int, int]]()
 
-        def seen(name: str, *args: Any) -> "asyncio.Future[Any]":
+        def seen(run: Any, name: str, *args: Any) -> "asyncio.Future[Any]":
             if name in ("append", "finish"):
                 sizes.append((name, len(args), sum(len(arg) for arg in args if isinstance(arg, bytes))))
             return run(name, *args)
 
-        link.run = seen  # type: ignore[method-assign]
+        link.run = partial(seen, link.run)  # type: ignore[method-assign]
+        link.run_with_others = partial(seen, link.run_with_others)  # type: ignore[method-assign]
         task_id = await a.submit(model="m")
         task = await worker.take()
         large = [{"index": number % 2, "content": "y" * 300_000} for number in range(12)]

@@ -9,6 +9,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,12 @@ def count_scripts(served: Served) -> Counter[str]:
     """The scripts that this gateway runs from now on, by name."""
     counts: Counter[str] = Counter()
     link: Any = served.gateway.link
-    run = link.run
 
-    def counting(name: str, *args: Any) -> Any:
+    def counting(run: Any, name: str, *args: Any) -> Any:
         counts[name] += 1
         return run(name, *args)
 
-    link.run = counting
+    link.run, link.run_with_others = partial(counting, link.run), partial(counting, link.run_with_others)
     return counts
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 from msgspec import msgpack
+from redis.exceptions import ResponseError
 from tests.contract.store.store import sample_ends
 from tests.support.ids import id_of
 from tests.support.proxy import ChaosProxy
@@ -75,6 +76,40 @@ def test_calls_of_one_tick_leave_in_one_write(redis_url: str) -> None:
             replies = await asyncio.gather(*[link.command("ECHO", str(n)) for n in range(100)])
             assert replies == [str(n).encode() for n in range(100)]
             assert link.writes == writes + 1
+
+    run(main)
+
+
+def test_calls_of_a_script_in_one_tick_share_a_command_and_fail_alone(redis_url: str) -> None:
+    async def main() -> None:
+        async with linked(redis_url) as link:
+            scheduler = scheduler_of(link)
+            await scheduler.configure({"free_batch": {"weight": 1}}, {"m": {"concurrency": 4}})
+            await scheduler.offer(["m"], [], 15_000, 0)
+
+            async def count() -> int:
+                stats = await link.command("INFO", "commandstats")
+                return int(stats.partition(b"cmdstat_fcall:calls=")[2].partition(b",")[0])
+
+            before = await count()
+            tasks = [TaskSpec(name, "m", "free_batch", "u", b"{}") for name in "abcdefgh"]
+            replies = [scheduler.submit(task, 1, scheduler.nonce(), named=True) for task in tasks]
+            replies.append(link.run_with_others("submit", msgpack.encode({"id": 1, "want": 0}), b"", b"{}"))
+            replies[1].cancel()
+            *answers, broken = await asyncio.gather(*replies, return_exceptions=True)
+            assert isinstance(broken, ResponseError)
+            assert await count() == before + 2, "one command for all, and another for the one that fails"
+            states = [
+                scheduler.parse_submit(one).state for one in answers if not isinstance(one, BaseException)
+            ]
+            assert states == [State.EXECUTING] * 3 + [State.QUEUED] * 4
+
+            before = await count()
+            more = [TaskSpec(name, "m", "free_batch", "u", b"{}") for name in "stuvw"]
+            await asyncio.gather(*[scheduler.submit(task, 0, scheduler.nonce()) for task in more])
+            assert await count() == before + 1
+            places = [(await scheduler.position(name)).place.position for name in "efghstuvw"]
+            assert places == list(range(1, 10)), "in the order in which they came"
 
     run(main)
 
