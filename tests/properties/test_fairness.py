@@ -14,8 +14,9 @@ HOUR_MS = 3_600_000
 
 def users_of(world: World, queue: str = "free_batch") -> dict[str, Any]:
     """What is known of the users of a lane, by name."""
-    lanes = Snapshot(world).by_kind["users"]
-    return {name: user for (q, _, _), users in lanes.items() if q == queue for name, user in users.items()}
+    models = Snapshot(world).by_kind["model"].values()
+    found = [item for model in models for item in model["users_by_lane"].items()]
+    return {name: user for (q, name), user in found if q == queue}
 
 
 class Service:
@@ -165,10 +166,11 @@ def test_users_of_about_an_hour_are_kept_however_many_come(world: World) -> None
     service.submit("free_batch", "first", 1)
     service.fill(1)
     service.turn()
-    key = world.keys("users", queue="free_batch", model="m")
-    (learned,) = world.call("HVALS", key)
+    key = world.keys("model", model="m")
+    learned = world.call("HGET", key, "user:free_batch:first")
     for part in range(60):
-        world.call("HSET", key, *[text for n in range(1000) for text in (f"user{part}.{n}", learned)])
+        fields = [f"user:free_batch:{part}.{n}" for n in range(1000)]
+        world.call("HSET", key, *[text for field in fields for text in (field, learned)])
     world.advance(HOUR_MS + 1000)
     service.store.pass_time(900_000)
     assert world.call("HLEN", key) < 20_000
