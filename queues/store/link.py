@@ -264,8 +264,8 @@ class RedisLink:
                 call()
             if self._shared:
                 shared, self._shared = self._shared, {}
-                for call in shared.values():
-                    self.send_shared(call)
+                for one in shared.values():
+                    self.send_shared(one)
         finally:
             self._flushes = False
             self._write()
