@@ -60,7 +60,7 @@ _NEEDED = (
 )
 
 MAX_SHARED, MAX_SHARED_BYTES = 16, 1 << 20
-"""Calls of a script that go in one command, and their bytes: Redis serves nobody else meanwhile. A larger call goes alone."""
+"""Calls of a script that go in one command, and their bytes: Redis serves no other caller meanwhile. A larger call goes alone."""
 
 JOINED_BYTES = 64 * 1024
 """Commands of one tick that are joined into one piece; what is larger is handed to the system as it is, without a copy."""
