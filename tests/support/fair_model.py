@@ -1,7 +1,7 @@
 """Two-level start-time fair queueing in plain Python: the oracle for the order in which the scripts grant one model's tasks.
 
 Written from the rule (docs/fairness.md), not from the scripts: no Redis, no keys. Only what decides is shared: tags are whole
-4,096ths, ties go to the smaller name, and idle flows are forgotten four at a time when a task is settled.
+4,096ths, and ties go to the smaller name.
 
 Rules other than weights and the limit are attributes of model and lanes; whoever sets one calls `rules_changed`.
 
@@ -254,7 +254,6 @@ class FairModel:
         if not flow.running:
             flow.lifts = 0
         self.unpark(task.user)
-        self.forget(lane)
 
     def release(self, task: Task) -> tuple[Lane, Flow]:
         """The slot of a task is free."""
@@ -288,21 +287,6 @@ class FairModel:
         if more:
             lane.tag += beyond(step(more, task.lane_weight), lane.lifts - task.lane_lifts)
             flow.tag += beyond(step(more, task.weight), flow.lifts - task.flow_lifts)
-
-    def forget(self, lane: Lane) -> None:
-        passed = min([lane.virtual, *(flow.tag for flow in lane.waiting().values())])
-        idle = sorted(
-            (flow.tag, user.encode())
-            for user, flow in lane.flows.items()
-            if not flow.waiting and flow.tag < passed
-        )
-        for tag, name in idle[:4]:
-            flow = lane.flows[name.decode()]
-            if flow.running:
-                flow.lifts += passed - tag
-                flow.tag = passed
-            else:
-                del lane.flows[name.decode()]
 
 
 def _mean(mean: float, value: float, share: float) -> float:

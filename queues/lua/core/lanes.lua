@@ -38,14 +38,7 @@ local function field_of(queue, name) return 'user:' .. queue .. ':' .. name end
 local function read_field(field) return string.match(field, '^user:([^:]*):(.*)$') end
 
 function lanes.flush()
-  for user in pairs(changed) do
-    local field = field_of(user.queue, user.name)
-    if user.tag == 0 and user.running + user.waiting + user.aside == 0 and user.output == 0 and user.ms == 0 then
-      call('HDEL', keys.model(user.model), field)
-    else
-      models.write(user.model, field, pack_user(user))
-    end
-  end
+  for user in pairs(changed) do models.write(user.model, field_of(user.queue, user.name), pack_user(user)) end
 end
 
 -- Return a user from its stored form. `packed`: nil if there is none; then all numbers are 0.
@@ -289,10 +282,9 @@ end
 -- After a task gave its slot back and its account is closed, reset what no later charge needs. The hour for which tag and means are kept
 -- begins now, however long the task ran.
 function lanes.stopped(task)
-  local user, lane = lanes.user_of(task), models.lane(models.get(task.model), task.queue)
+  local user = lanes.user_of(task)
   user.at = math.floor(NOW / 1000)
   if user.running == 0 then user.lifts = 0 end
-  if user.running == 0 and user.waiting == 0 and user.tag <= lane.v then user.tag = 0 end -- it would be lifted at least to here
   lanes.save_user(user)
 end
 
@@ -304,16 +296,15 @@ function lanes.users_in(model_name, flat, visit)
   end
 end
 
--- Remove users of a model without tasks and current means. Check a part of the users: all within about ten minutes of one call a second, so
+-- Remove users of a model without tasks in the last hour. Check a part of the users: all within about ten minutes of one call a second, so
 -- that however many come, those of about an hour are kept. Return the cursor to continue at; '0' at the end.
 function lanes.tidy(model_name, cursor)
-  local model, key = models.get(model_name), keys.model(model_name)
+  local key = keys.model(model_name)
   local most = math.min(math.max(math.floor(call('HLEN', key) / 600), 20), 1000)
   local found, gone = call('HSCAN', key, cursor, 'COUNT', whole(most)), {}
   lanes.users_in(model_name, found[2], function(user)
     local idle = user.running + user.waiting + user.aside == 0
-    local passed_by = user.tag <= models.lane(model, user.queue).v or user.at < NOW / 1000 - LEARNED_S
-    if idle and passed_by and user.output == 0 and user.ms == 0 then gone[#gone + 1] = field_of(user.queue, user.name) end
+    if idle and user.at < NOW / 1000 - LEARNED_S then gone[#gone + 1] = field_of(user.queue, user.name) end
   end)
   if gone[1] then call('HDEL', key, unpack(gone)) end
   return found[1]

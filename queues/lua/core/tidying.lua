@@ -50,7 +50,7 @@ function tidying.move_stranded()
   end
 end
 
--- Check a part of the models: remove idle ones, and users without tasks and means.
+-- Check a part of the models: remove idle ones, and users without tasks in the last hour.
 function tidying.forget_models()
   local found = call('ZSCAN', keys.models(), call('HGET', keys.pool(), 'tidied') or '0', 'COUNT', '100')
   call('HSET', keys.pool(), 'tidied', found[1])

@@ -26,6 +26,20 @@ def test_users_of_a_queue_share_it_equally_however_many_tasks_each_has(store: St
     assert Counter(grant.user for grant in store.take(want=20)) == {"many": 10, "few": 10}
 
 
+def test_a_user_whose_tasks_have_ended_returns_no_further_ahead_than_they_were(store: Store) -> None:
+    """Refunds put a waiting user behind the virtual time. A user who was served more, but less than that, stays behind them."""
+    for number in range(2):
+        store.submit(f"refunded{number}", user="refunded", estimated_input=500, max_output=1)
+    store.submit("served0", user="served", estimated_input=300, max_output=1)
+    grants = store.take(want=3)
+    for number in range(2, 5):
+        store.submit(f"refunded{number}", user="refunded", estimated_input=100, max_output=1)
+    for grant in grants:
+        store.finish(grant, used=(300, 0) if grant.user == "served" else (0, 0))
+    store.submit("served1", user="served", estimated_input=300, max_output=1)
+    assert store.taken(want=4) == ["refunded2", "refunded3", "refunded4", "served1"]
+
+
 def test_a_key_with_a_weight_gets_more(store: Store) -> None:
     store.configure(unit="requests", max_length=500)
     for n in range(60):
