@@ -39,7 +39,7 @@ from fairlane.workers.server.pool.worker import Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.tasks import messages
 from fairlane.workers.server.tasks.attempt import Attempt
-from fairlane.workers.server.tasks.steps import Finish
+from fairlane.workers.server.tasks.effects import Finish
 
 SEED = int(os.environ.get("FAIRLANE_SEED", "1"))
 TASK = "0191f0aa-1111-8222-8333-444455556666"

@@ -33,8 +33,8 @@ from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.accounts import Accounts
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import Attempts
+from fairlane.workers.server.tasks.effects import Finish, Requeue
 from fairlane.workers.server.tasks.sender import Sender
-from fairlane.workers.server.tasks.steps import Finish, Requeue
 from fairlane.workers.tasktypes import MEDIA
 
 RETRY_REST_MS = 100

@@ -13,7 +13,7 @@ from tests.support.rawworkers import bearer
 from tests.support.signing import derived, token
 from tests.support.talk import Talk
 
-from fairlane.workers.server.tasks.usage_bounds import HIDDEN_INPUT, STOP_TOKENS
+from fairlane.workers.server.tasks.usage import HIDDEN_INPUT, STOP_TOKENS
 
 pytestmark = pytest.mark.anyio
 Start = Callable[..., AbstractAsyncContextManager[Talk]]

@@ -3,7 +3,7 @@
 import pytest
 
 from fairlane.streaming.views.usage import Counts
-from fairlane.workers.server.tasks.usage_bounds import HIDDEN_INPUT, HIDDEN_OUTPUT, Request
+from fairlane.workers.server.tasks.usage import HIDDEN_INPUT, HIDDEN_OUTPUT, Request
 
 CHAT = b'{"messages":[{"role":"user","content":"hi"}]}'
 SHORT = b'{"messages":[{"role":"user","content":"hi"}],"max_tokens":10}'

@@ -19,8 +19,8 @@ from fairlane.workers.server.hooks.structured import OutputView
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.accounts import Accounts
 from fairlane.workers.server.tasks.attempt import Attempt
+from fairlane.workers.server.tasks.effects import Finish
 from fairlane.workers.server.tasks.hook import Answer, AttemptHook
-from fairlane.workers.server.tasks.steps import Finish
 
 MAX_STEPS = 20
 """Times that the store may ask for more before it ends a stage: it takes one or two."""

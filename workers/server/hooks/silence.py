@@ -7,7 +7,7 @@ import asyncio
 
 from fairlane.workers.server.hooks.congestion import Congestion
 from fairlane.workers.server.tasks.attempt import Attempt
-from fairlane.workers.server.tasks.steps import BEFORE_THE_END
+from fairlane.workers.server.tasks.effects import BEFORE_THE_END
 
 SOON_S = 0.05
 """After this time, a worker that has not acknowledged its task is checked again."""

@@ -15,8 +15,8 @@ from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import pick_usage, put_usage, usage_of_both
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt
+from fairlane.workers.server.tasks.effects import Finish, Requeue
 from fairlane.workers.server.tasks.hook import Answer, AttemptHook
-from fairlane.workers.server.tasks.steps import Finish, Requeue
 
 MISMATCHES = {
     "text": "The answer does not match its schema: {}",

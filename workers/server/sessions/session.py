@@ -51,7 +51,7 @@ from fairlane.workers.server.sessions.frames import explain, read_frame
 from fairlane.workers.server.sessions.rates import FrameRate, PerMinute
 from fairlane.workers.server.tasks import messages
 from fairlane.workers.server.tasks.attempt import Attempt
-from fairlane.workers.server.tasks.steps import BEFORE_THE_END
+from fairlane.workers.server.tasks.effects import BEFORE_THE_END
 
 log = structlog.get_logger("fairlane.workers")
 

@@ -9,7 +9,7 @@ from fairlane.queues.tasks import State, Used
 from fairlane.workers.server.health import Health
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt
-from fairlane.workers.server.tasks.steps import NO_USAGE
+from fairlane.workers.server.tasks.effects import NO_USAGE
 
 log = structlog.get_logger("fairlane.workers")
 

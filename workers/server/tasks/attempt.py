@@ -15,12 +15,10 @@ from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.protocol import Cancel, encoder, task_frame, with_model
 from fairlane.workers.server.pool.suspects import Candidate, Suspicion
 from fairlane.workers.server.pool.worker import Mismatch, Worker
-from fairlane.workers.server.tasks.effects import Effects
+from fairlane.workers.server.tasks.effects import BEFORE_THE_END, NO_USAGE, Effects, Finish, Phase, Requeue
 from fairlane.workers.server.tasks.hook import Answer, AttemptHook
 from fairlane.workers.server.tasks.output import Output
-from fairlane.workers.server.tasks.steps import BEFORE_THE_END, NO_USAGE, Finish, Phase, Requeue
-from fairlane.workers.server.tasks.usage import Usage
-from fairlane.workers.server.tasks.usage_bounds import MAX_READ, Request
+from fairlane.workers.server.tasks.usage import MAX_READ, Request, Usage
 
 LOST = "Worker disconnected: the connection to it was lost"
 LOST_TWICE = (

@@ -5,8 +5,7 @@ from typing import Generic, NamedTuple
 from fairlane.queues.chains import Advanced
 from fairlane.queues.chains import Step as Advance
 from fairlane.queues.tasks import State, Used
-from fairlane.workers.server.tasks.effects import A_contra
-from fairlane.workers.server.tasks.steps import Finish
+from fairlane.workers.server.tasks.effects import A_contra, Finish
 
 
 class Answer(NamedTuple):

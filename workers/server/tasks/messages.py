@@ -8,9 +8,9 @@ from fairlane.workers.protocol import TaskAck, TaskChunk, TaskProgress, TaskReje
 from fairlane.workers.sdk import TaskError
 from fairlane.workers.server.pool.worker import Mismatch
 from fairlane.workers.server.tasks.attempt import Attempt
+from fairlane.workers.server.tasks.effects import BEFORE_THE_END, NO_USAGE
 from fairlane.workers.server.tasks.output import INCOMPLETE, BadOutput
 from fairlane.workers.server.tasks.results import MAX_ERROR_CHARS, answer_of, failure_of, raw, reduced
-from fairlane.workers.server.tasks.steps import BEFORE_THE_END, NO_USAGE
 
 MIN_REST_MS = 100
 """A full worker gets no task for at least this long: it would return immediately."""

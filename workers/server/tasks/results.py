@@ -14,9 +14,9 @@ from fairlane.streaming.views.usage import estimated_usage, normalise_usage, pic
 from fairlane.workers.adapters.dialects.chat import Head
 from fairlane.workers.protocol import MAX_PAUSE_MS, ErrorInfo, TaskResult, worker_code
 from fairlane.workers.sdk import TaskError
+from fairlane.workers.server.tasks.effects import Finish
 from fairlane.workers.server.tasks.hook import Answer, AttemptHook
 from fairlane.workers.server.tasks.output import TOO_DEEP
-from fairlane.workers.server.tasks.steps import Finish
 from fairlane.workers.server.tasks.usage import Usage
 from fairlane.workers.server.tasks.whole_answers import normal_answer
 

@@ -5,7 +5,7 @@ suspects.py). Such a suspect runs alone.
 from fairlane.workers.server.pool.worker import Worker
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt
-from fairlane.workers.server.tasks.steps import BEFORE_THE_END
+from fairlane.workers.server.tasks.effects import BEFORE_THE_END
 
 HELD_S = 2.0
 """How long a suspect waits until a worker is idle; meanwhile its worker gets nothing else."""
