@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.support.features import with_dependents
 
+from fairlane.gateway import features
 from fairlane.gateway.features import FEATURES, places_set
 from fairlane.gateway.settings import Settings, SettingsError, load_settings
 
@@ -66,3 +67,9 @@ def test_every_setting_of_a_feature_exists() -> None:
     for feature in FEATURES:
         for pattern in feature.settings:  # one that does not exist raises
             assert list(places_set(settings, pattern.split("."))) in ([], [("endpoints",)]), pattern
+
+
+def test_no_folder_of_the_gateway_has_more_than_a_dozen_modules() -> None:
+    gateway = Path(features.__file__).parent
+    for folder in [gateway, *(path for path in gateway.rglob("*") if path.is_dir())]:
+        assert len([*folder.glob("*.py")]) <= 13, folder  # with __init__.py
