@@ -51,7 +51,7 @@ function admission.refuse(task, ask)
       return nil
     end
   end
-  local most, waiting = settings.max_length or ask.max_length, num(call('HGET', keys.queue(queue), 'waiting'))
+  local most, waiting = settings.max_length or ask.max_length, models.waiting(queue)
   local more = waiting > 0 and (task.parts or 1) - 1 or 0 -- if no task waits, a chain has room for any number of parts
   waiting = waiting + more
   if waiting >= most then -- 1

@@ -163,7 +163,7 @@ end
 local function count(task, user, by)
   local lane = models.lane(models.get(task.model), task.queue)
   lane.waiting = lane.waiting + by
-  call('HINCRBY', keys.queue(task.queue), 'waiting', whole(by))
+  models.count_waiting(task.queue, by)
   models.save(task.model)
   lanes.save_user(user)
   hooks.each('queued', task, by)

@@ -5,12 +5,15 @@
 local models = {}
 local MAX_CACHED = 1000
 local loaded, changed, fields = {}, {}, {}
+local waiting, more_waiting = {}, {} -- of queues: tasks, as read; how many this script has added
 local settings, read_at, cached = {}, {}, 0
 
 function models.begin()
   if next(loaded) then loaded = {} end
   if next(changed) then changed = {} end
   if next(fields) then fields = {} end
+  if next(waiting) then waiting = {} end
+  if next(more_waiting) then more_waiting = {} end
 end
 
 -- The stored form of a lane: seven numbers; its departures (their number, the ms that they took, the time of the last); 1 if it was passed over.
@@ -33,6 +36,9 @@ function models.flush()
     for queue, lane in pairs(model.open) do model.lanes[queue] = pack_lane(lane) end
     model.open = nil
     call('HSET', keys.model(name), 'state', cmsgpack.pack(model), unpack(fields[name] or {}))
+  end
+  for queue, by in pairs(more_waiting) do
+    if by ~= 0 then call('HINCRBY', keys.queue(queue), 'waiting', whole(by)) end
   end
 end
 
@@ -131,6 +137,18 @@ function models.remove(name)
   call('DEL', key)
   call('ZREM', keys.models(), name)
   loaded[name], changed[name], settings[key], read_at[key] = nil, nil, nil, nil
+end
+
+-- Return how many tasks wait in a queue, over all models.
+function models.waiting(queue)
+  waiting[queue] = waiting[queue] or num(call('HGET', keys.queue(queue), 'waiting')) + (more_waiting[queue] or 0)
+  return waiting[queue]
+end
+
+-- Count tasks that enter or leave a queue.
+function models.count_waiting(queue, by)
+  more_waiting[queue] = (more_waiting[queue] or 0) + by
+  if waiting[queue] then waiting[queue] = waiting[queue] + by end
 end
 
 -- Return the settings of a queue.

@@ -4,6 +4,7 @@
 -- Ended tasks are in lines by retention time; each line has up to twice the retention of the line before. So in each line, tasks
 -- expire roughly in the order in which they ended.
 local retention = {}
+local added = 0 -- bytes that this script keeps
 local LINES = 24 -- of 1 s to half a year
 local OVERHEAD = 1024 -- estimated bytes of a record and its entries in lines
 local LEAST_LOG = 4096 -- bytes that Redis reserves for a log, however short it is
@@ -11,6 +12,12 @@ local LEAST_LOG = 4096 -- bytes that Redis reserves for a log, however short it 
 local function entry_of(task) return task.id .. ' ' .. whole(task.kept_bytes) end
 
 local function read_entry(entry) return string.match(entry, '^(%S+) (%d+)$') end
+
+function retention.begin() added = 0 end
+
+function retention.flush()
+  if added > 0 then call('HINCRBY', keys.pool(), 'kept', whole(added)) end
+end
 
 -- Return the lines of ended tasks.
 function retention.lines()
@@ -26,7 +33,7 @@ function retention.keep(task, ms)
   else
     task.kept_bytes = math.max(log.size(task), LEAST_LOG) + (task.more_bytes or 0) + #task.spec_text + OVERHEAD
     task.log_bytes = nil
-    call('HINCRBY', keys.pool(), 'kept', whole(task.kept_bytes))
+    added = added + task.kept_bytes
   end
   ms = math.max(ms, 1000)
   task.expires_at = NOW + ms
@@ -97,4 +104,5 @@ function retention.sweep(budget, most)
   return early, removed == most or excess > 0
 end
 
+unit_of_work[#unit_of_work + 1] = retention
 return retention

@@ -1,22 +1,33 @@
 -- Wake-ups: messages to replicas with free slots that a task can start.
 local waking = {}
+local offers, idle = {}, {} -- of names, as this script has read them; names for which it has remembered the replica
+
+function waking.begin()
+  if next(offers) then offers = {} end
+  if next(idle) then idle = {} end
+end
+
+function waking.flush() end
 
 -- Return how many replicas have workers that offer a model by this name.
-local function offers(name) return call('ZCOUNT', keys.offers(name), '(' .. NOW_TEXT, '+inf') end
+local function number_of_offers(name)
+  offers[name] = offers[name] or call('ZCOUNT', keys.offers(name), '(' .. NOW_TEXT, '+inf')
+  return offers[name]
+end
 
 -- Return the model as which a task that requests `name` is scheduled; nil: no worker serves it. Names that no worker offers and that are not
 -- configured share the line '*', which workers of every model serve, because clients could invent any number of names. `named`: the
 -- submitting replica has a free slot of a worker that offers the name.
 function waking.scheduled_as(name, named)
-  if named or offers(name) > 0 then return name end
-  if is_reserved(name) or offers('*') == 0 then return nil end
+  if named or number_of_offers(name) > 0 then return name end
+  if is_reserved(name) or number_of_offers('*') == 0 then return nil end
   return models.get(name).fixed and name or '*'
 end
 
 -- Return whether workers offer a model. (A name that shares the line '*' is not a model here.)
 function waking.is_offered(model)
   for _, offered in ipairs(offered_as(model)) do
-    if offers(offered) > 0 then return true end
+    if number_of_offers(offered) > 0 then return true end
   end
   return false
 end
@@ -24,7 +35,10 @@ end
 -- Remember that a replica has a free slot for these models, so that the next task wakes it.
 function waking.idle(names, replica)
   for _, name in ipairs(names) do
-    if call('ZADD', keys.idle(name), US_TEXT, replica) == 1 then call('PEXPIRE', keys.idle(name), '600000') end
+    if idle[name] ~= replica then
+      if call('ZADD', keys.idle(name), US_TEXT, replica) == 1 then call('PEXPIRE', keys.idle(name), '600000') end
+      idle[name] = replica
+    end
   end
 end
 
@@ -34,6 +48,7 @@ local function wake_one(model)
   for _, offered in ipairs(offered_as(model)) do
     for _ = 1, 64 do
       local popped = call('ZPOPMIN', keys.idle(offered))
+      idle[offered] = nil
       if not popped[1] then break end
       if publish(popped[1], 'wake\n' .. model) > 0 then return end
     end
@@ -67,4 +82,5 @@ function waking.wake_elsewhere(task)
   end
 end
 
+unit_of_work[#unit_of_work + 1] = waking
 return waking
