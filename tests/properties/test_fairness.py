@@ -134,30 +134,12 @@ def test_idle_flows_are_forgotten(world: World) -> None:
         service.submit("free_batch", f"once{n}", 1)
         service.running += service.fill(1)[:0]
         service.turn()
-    assert len(users_of(world)) == 1500, "what was learned of a user counts for an hour"
+    assert len(users_of(world)) == 1500, "tag and means of a user count for an hour"
     world.advance(HOUR_MS)
     service.submit("free_batch", "steady", 1)
     service.running += service.fill(2)[:0]
     service.turn()
     service.store.pass_time(100_000)
-    assert set(users_of(world)) == {"steady"}
-
-
-def test_a_flow_of_which_nothing_was_learned_is_forgotten_when_others_caught_up(world: World) -> None:
-    service = Service(world, 1, {"free_batch": 1.0}, "requests")
-
-    def run(user: str) -> None:
-        service.submit("free_batch", user, 1)
-        (grant,) = service.fill(1)
-        service.store.finish(grant, used=(-1, -1))
-
-    for n in range(100):
-        run(f"once{n}")
-    service.store.pass_time(10_000)
-    assert len(users_of(world)) == 100, "each has had a turn more than the others"
-    for _ in range(2):
-        run("steady")
-    service.store.pass_time(10_000)
     assert set(users_of(world)) == {"steady"}
 
 

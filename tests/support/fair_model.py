@@ -201,7 +201,7 @@ class FairModel:
             self.unpark(user)
 
     def set_unit(self, unit: str) -> None:
-        """Another unit of cost: virtual time begins anew, and what runs pays in the new unit when it ends."""
+        """Another unit of cost: virtual time begins anew, all flows are in line, and running tasks pay in it when they end."""
         if unit == self.unit:
             return
         self.unit, self.virtual = unit, 0
@@ -209,6 +209,9 @@ class FairModel:
             lane.tag = lane.lifts = lane.virtual = 0
             for flow in lane.flows.values():
                 flow.tag = flow.lifts = 0
+            for _, flow in sorted(lane.flows.items(), key=lambda named: named[0].encode()):
+                if flow.parked:
+                    self.comes(lane, flow)
         for task in self.running.values():
             task.charged, task.lane_lifts, task.flow_lifts = 0, 0, 0
 

@@ -8,19 +8,20 @@ local CORE = { concurrency = true, cost = true, paused = true } -- settings of a
 function settings.add_layer(layer) layers[#layers + 1] = layer end
 
 -- Reset tags and charges after a change of the unit of cost, because tags in the old unit have no meaning in the new one. Virtual time restarts
--- for all lanes and flows of the model, and running tasks are charged in the new unit when they end.
+-- for all lanes and flows of the model, parked flows return to their lines, and running tasks are charged in the new unit when they end.
 local function reset_charges(name, model)
   local function level(line) call('ZUNIONSTORE', line, '1', line, 'WEIGHTS', '0') end
   model.virtual_time = 0
-  for queue, lane in pairs(models.lanes(model)) do
-    level(keys.flows(queue, name))
-    level(keys.parked(queue, name))
-    lane.tag, lane.v, lane.lifts = 0, 0, 0
-  end
   lanes.users_in(name, call('HGETALL', keys.model(name)), function(user)
     user.tag, user.lifts = 0, 0
     lanes.save_user(user)
   end)
+  for queue, lane in pairs(models.lanes(model)) do
+    level(keys.flows(queue, name))
+    level(keys.parked(queue, name))
+    lane.tag, lane.v, lane.lifts = 0, 0, 0
+    for _, user in ipairs(call('ZRANGE', keys.parked(queue, name), '0', '-1')) do lanes.unpark(queue, name, user) end
+  end
   for _, id in ipairs(call('ZRANGE', keys.slots(name), '0', '-1')) do
     local task = records.load(id)
     if task and task.account then

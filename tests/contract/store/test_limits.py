@@ -188,6 +188,22 @@ def test_parked_users_of_a_key_have_their_turns_by_lane_and_user(store: Store) -
     assert abs(turns["a"] - turns["b"]) <= 1
 
 
+def test_a_user_parked_before_a_change_of_the_unit_of_cost_has_turns_after_it(store: Store) -> None:
+    store.offer("m", hold_ms=FAR_MS)
+    for number in range(2):
+        store.submit(f"a{number}", user="acme/a", estimated_input=3000, **of(1))
+    running = store.take(want=9)
+    for number in range(9):
+        store.submit(f"b{number}", user="acme/b", **of(1))
+    assert [grant.task_id for grant in running + store.take(want=9)] == ["a0"]
+    store.apply(models={"m": {"cost": "requests"}})
+    ended = []
+    while running:
+        ended.append(running[0].user)
+        running = store.finish(running[0], want=1).grants
+    assert "acme/a" in ended[1:4]
+
+
 def test_many_users_of_a_key_at_its_limit_do_not_stop_others(store: Store) -> None:
     store.configure(max_length=5000)
     store.offer("m", hold_ms=FAR_MS)
