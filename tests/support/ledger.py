@@ -1,8 +1,10 @@
 """What must be true of Redis when all tasks have ended, whatever happened before."""
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
-from msgspec import msgpack
+from msgspec import Struct, msgpack
 from tests.support.serving import DEADLINE_S, until
 
 from fairlane.queues.keys import Keys, pool_prefix
@@ -15,6 +17,29 @@ def record_of(store: Any, task_id: str) -> dict[str, Any]:
     """What scripts have written of a task; {} if there is none."""
     packed = store.hget(KEYS("task", id=task_id), "run")
     return msgpack.decode(packed) if packed else {}
+
+
+class _Ends(Struct):
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+def ended(states: Iterable[bytes | None]) -> Counter[str]:
+    """How many tasks have ended in each state, by the states of their models."""
+    models = [msgpack.decode(state, type=_Ends) for state in states if state]
+    return Counter({end: sum(getattr(model, end) for model in models) for end in _Ends.__struct_fields__})
+
+
+def ended_in(store: Any) -> Counter[str]:
+    """How many tasks have ended in each state."""
+    return ended(store.hget(key, "state") for key in store.scan_iter(f"{KEYS.prefix}model:*"))
+
+
+async def ended_at(link: Any) -> Counter[str]:
+    """The same, over a gateway's connection."""
+    keys = await link.command("KEYS", f"{KEYS.prefix}model:*")
+    return ended([await link.command("HGET", key, "state") for key in keys])
 
 
 def tasks_in(store: Any) -> list[str]:

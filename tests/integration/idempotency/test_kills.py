@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import httpx2
 import pytest
-from tests.support.ledger import KEYS, ended_once, nothing_left
+from tests.support.ledger import KEYS, ended_in, ended_once, nothing_left
 from tests.support.processes import GatewayProcess, gateway_process, runs, tireless
 from tests.support.servers import Server
 from tests.support.serving import http_client, until
@@ -105,7 +105,7 @@ async def test_a_thousand_submissions_at_two_gateways_are_one_task_also_when_one
         assert len(firsts) <= 1, "none, where the first one's gateway was killed"
         with own_redis.client() as store:
             assert ended_once(store, given[0]) == b"done"
-            assert store.hget(KEYS("pool"), "completed") == b"1"
+            assert ended_in(store)["completed"] == 1
             assert len(list(store.scan_iter(f"{KEYS.prefix}task:*"))) == 1
             await nothing_left(store)
 

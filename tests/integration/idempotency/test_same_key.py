@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.support.ledger import ended_at
 from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
 from tests.support.stored import forget, kept_ms
@@ -88,8 +89,7 @@ async def test_who_comes_while_it_waits_or_runs_or_when_it_has_ended_gets_the_sa
         await worker.nothing_more()
         assert resubmitted(here, there) == {"joined": 3, "replayed": 2, "gone": 0, "conflict": 0}
         gateway = here.served.gateway
-        completed = await gateway.link.command("HGET", gateway.keys("pool"), "completed")
-        assert int(completed) == 2, "the one before, and one"
+        assert (await ended_at(gateway.link))["completed"] == 2, "the one before, and one"
 
 
 @pytest.mark.parametrize("asking", [WAITED_FOR[0], WAITED_FOR[4], WAITED_FOR[5]], ids=str)

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import func, select
 from tests.integration.admin.test_commands import fairlane
 from tests.integration.native.keys import key, secret
+from tests.support.ledger import ended_at
 from tests.support.records import KEYS, entry, everything, put
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
@@ -66,8 +67,7 @@ async def test_nothing_names_a_user_who_was_forgotten(talk: Talk) -> None:
                 await worker.answer(task, result={}, error="no" if fails else None)
 
         async def ended() -> bool:
-            pool = await gateway.link.command("HMGET", KEYS("pool"), "completed", "failed")
-            return [int(count or 0) for count in pool] == [4, 2]
+            return await ended_at(gateway.link) == {"completed": 4, "failed": 2, "cancelled": 0}
 
         await until(ended, "all to end")
         await gateway.scheduler.record_action(OPS, "cancel", "tasks", {"user": NAME}, {"cancelled": 3})

@@ -21,6 +21,7 @@ import redis
 from sqlalchemy import func, select
 from tests.integration.native.keys import key, secret
 from tests.support.bank import Bank
+from tests.support.ledger import ended_in
 from tests.support.processes import GatewayProcess, gateway_process, tireless
 from tests.support.records import KEYS, carrying, tasks_in
 from tests.support.servers import Server, any_binary, free_port, running_server
@@ -219,7 +220,7 @@ async def test_whatever_is_killed_each_task_that_ended_is_one_row(
                 await until(lambda: store.zcard(KEYS("due")) == 0, "all tasks to end", 600 if LONG else 120)
                 # what was granted while Redis was away is told to it within a minute
                 await until(lambda: granted_in(store) == dict(GRANTED), "Redis to know all grants", 120)
-                totals = [int(n or 0) for n in store.hmget(KEYS("pool"), "completed", "failed", "cancelled")]
+                totals = list(ended_in(store).values())
         monkeypatch.setattr(module, "LEFT_MS", 0)  # the gateways are gone: what they had taken is left
         async with carrying(server.url, database_url) as (outbox, database, link):
             while await link.command("XLEN", KEYS("outbox")):

@@ -22,7 +22,7 @@ from tests.integration.kills.chains.play import CHAIN, NAME
 from tests.integration.kills.chains.victims import Moments, Store, Victim, WorkerProcess, kill
 from tests.integration.native.keys import key, secret
 from tests.support.bank import Bank
-from tests.support.ledger import nothing_left
+from tests.support.ledger import ended_in, nothing_left
 from tests.support.processes import gateway_process
 from tests.support.records import KEYS, carrying, tasks_in
 from tests.support.servers import Server, any_binary, free_port, running_server
@@ -152,8 +152,7 @@ async def test_whatever_is_killed_each_chain_ends_once(
         assert set(rows) == set(crowd.runs), "each has its rows, and nothing else has"
         with server.client() as store:
             ends = Counter(run.told["status"] for run in crowd.runs.values())
-            names = ("completed", "failed", "cancelled")
-            assert [int(n or 0) for n in store.hmget(KEYS("pool"), *names)] == [ends[n] for n in names]
+            assert ended_in(store) == {name: ends[name] for name in ("completed", "failed", "cancelled")}
             for run in crowd.runs.values():
                 check_run(store, run, rows[run.task_id])
     # most, of many; of a few it is a matter of the machine's speed whom the killed workers had
