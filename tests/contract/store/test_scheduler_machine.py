@@ -484,7 +484,7 @@ class Life(RuleBasedStateMachine):
 
     def heed(self, replica: Replica) -> None:
         kind, model = replica.wakes.popleft()
-        if replica.serves(model) and replica.free and not replica.is_shut(model, self.world.now_ms):
+        if replica.serves(model) and replica.free > 0 and not replica.is_shut(model, self.world.now_ms):
             self.ask(replica, replica.free)
             if not replica.is_shut(model, self.world.now_ms):
                 return
