@@ -108,6 +108,7 @@ class TaskWriter:
         "_scheduler",
         "_sending",
         "_sending_progress",
+        "_sent_in",
         "_seq",
         "_show_after",
         "_show_timer",
@@ -142,6 +143,7 @@ class TaskWriter:
         self._sending: list[EventFields] = []
         self._busy = False  # a call is under way, or waits to be tried again
         self._readers = self._elsewhere(grant.readers)
+        self._sent_in = 0  # the `log_generation` of the last append by the script
         self._checked = 0  # the `log_generation` in which the log was seen to hold all output so far
         self._seq = grant.start_seq + 1
         self._acknowledged: deque[Event] = deque(maxlen=REFILL_EVENTS)
@@ -391,6 +393,7 @@ class TaskWriter:
             elif self._checked == self._scheduler.log_generation and len(self._sending) == 1:
                 self._scheduler.append_next(self, self._grant, self._seq, self._sending[0])
             else:
+                self._sent_in = self._scheduler.log_generation
                 append = Append(self._grant, self._seq, self._sending, self.has_output)
                 self._batcher.append(self, append)
         except StoreError:
@@ -432,9 +435,9 @@ class TaskWriter:
             self._over()
         else:
             assert isinstance(more, str)
-            self._readers = self._elsewhere(more)
+            self._readers |= self._elsewhere(more)
             if outcome == "open":
-                self._checked = self._scheduler.log_generation
+                self._checked = self._sent_in
             self._appended()
 
     # The receiver of the reply to `append_next`: the event was added; or Redis does not say so, and the script finds out why.
@@ -446,6 +449,12 @@ class TaskWriter:
         return None
 
     def set_result(self, event_id: bytes | None) -> None:
+        try:
+            self._on_next(event_id)
+        except Exception:  # other calls over this connection have their own replies
+            log.exception("a writer failed", task_id=self._grant.task_id)
+
+    def _on_next(self, event_id: bytes | None) -> None:
         self._busy = False
         if event_id is None or self._failed:
             self._checked = 0
@@ -460,7 +469,7 @@ class TaskWriter:
     def set_exception(self, error: Exception) -> None:
         self._checked = 0
         if isinstance(error, StoreError):
-            self.on_append_error(error)
+            self._loop.call_soon(self.on_append_error, error)
         else:
             self._send()
 
@@ -472,15 +481,17 @@ class TaskWriter:
         else:
             self.pump()
 
-    def _elsewhere(self, readers: str) -> list[str]:
+    def _elsewhere(self, readers: str) -> set[str]:
         """Return the other replicas of a list of readers."""
-        return [one for one in readers.split(",") if one and one != self._scheduler.replica]
+        return {one for one in readers.split(",") if one and one != self._scheduler.replica}
 
     def add_reader(self, replica: str) -> None:
-        """Another replica reads the task, too: publish its events there, beginning with the id of the last one."""
-        if replica not in self._readers:
-            self._readers.append(replica)
-        self._scheduler.publish_event(replica, self._grant.task_id, f"{self._grant.epoch}-{self._seq - 1}")
+        """Another replica reads the task, too: publish its events there, from the last one on if the log holds it."""
+        self._readers.add(replica)
+        if self._checked == self._scheduler.log_generation:
+            self._scheduler.publish_event(
+                replica, self._grant.task_id, f"{self._grant.epoch}-{self._seq - 1}"
+            )
 
     def on_append_error(self, error: BaseException) -> None:
         self._busy = False

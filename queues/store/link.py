@@ -262,11 +262,11 @@ class RedisLink:
         try:
             for call in before:
                 call()
+        finally:
             if self._shared:
                 shared, self._shared = self._shared, {}
                 for one in shared.values():
                     self.send_shared(one)
-        finally:
             self._flushes = False
             self._write()
 

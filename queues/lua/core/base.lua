@@ -10,7 +10,8 @@ local US_TEXT
 local NOW -- milliseconds
 local NOW_TEXT
 local FOREVER = 9007199254740991
-local unit_of_work = {} -- modules with `begin` and `flush`, called around each script; a `flush` may add to what modules before it write
+local unit_of_work = {} -- modules with `begin` and `flush`, called around each script; a `flush` may add to what modules before it write;
+-- `next_call(ok)` is called between calls that share a script
 
 local function run_one(body, args)
   local reply = { body(cmsgpack.unpack(args[1]), args) }
@@ -27,6 +28,9 @@ local function run_each(body, args)
     local own, alone = { unpack(args, at + 1, last) }, at == 1 and not args[last + 1]
     if alone then return { run_one(body, own) } end
     local ok, reply = pcall(run_one, body, own)
+    for i = 1, #unit_of_work do
+      if unit_of_work[i].next_call then unit_of_work[i].next_call(ok) end
+    end
     replies[#replies + 1] = ok and reply or { err = type(reply) == 'table' and reply.err or tostring(reply) }
     at, US = last + 1, US + 1
   end

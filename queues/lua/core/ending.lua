@@ -14,6 +14,7 @@ function ending.close(task)
   hooks.each('closed', task)
   retention.keep(task, task.keep_ms)
   task.keep_ms, task.lease, task.deadline, task.attempt_deadline, task.account, task.order = nil, nil, nil, nil, nil, nil
+  records.save(task)
   outbox.record(task)
 end
 
@@ -158,6 +159,8 @@ function ending.begin()
 end
 
 function ending.flush() end
+
+function ending.next_call() related = {} end
 
 function ending.add_related(task) related[#related + 1] = ending.account(task) end
 

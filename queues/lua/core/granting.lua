@@ -212,8 +212,8 @@ function granting.stand(name, place)
 end
 
 -- Add a grant to a reply: the two parts of the record, and the data of its start event.
-local function add_grant(grants, task, start)
-  grants[#grants + 1] = records.packed(task)
+local function add_grant(grants, task, run, start)
+  grants[#grants + 1] = run
   grants[#grants + 1] = task.spec_text
   grants[#grants + 1] = start
 end
@@ -233,7 +233,7 @@ function granting.take(ask, freed)
     local task, start, turn = grant_next(name, grant)
     if task then
       ids[#ids + 1] = task.id
-      add_grant(grants, task, start)
+      add_grant(grants, task, records.packed(task), start)
       if shared then
         call('SET', shared, whole(entry[2]), 'EX', '3600')
         entry[2] = entry[2] + lanes.model_step(models.get(name))
@@ -272,7 +272,9 @@ function granting.repeat_grants(ids, nonce)
     local task = records.load(id)
     if task and task.state == 'executing' and string.find(task.token, nonce .. ':', 1, true) == 1 then
       local entry = call('XRANGE', keys.log(id), whole(task.epoch), '+', 'COUNT', 1)[1]
-      add_grant(grants, task, entry and entry[2][4] or '')
+      log.close(task)
+      add_grant(grants, task, cmsgpack.pack(task), entry and entry[2][4] or '')
+      if task.first_output_at then log.open(task) end
     end
   end
   return grants

@@ -2,6 +2,7 @@
 -- write. `records.load` returns both as one table: a field of `run` hides the field of `spec`, and the value false removes it.
 local records = {}
 local loaded, changed, new, payload = {}, {}, {}, {}
+local begun = {} -- ids of records that this call has begun
 
 function records.begin()
   records.extras = false -- whether a task or a model that this script has read uses a feature
@@ -9,6 +10,15 @@ function records.begin()
   if next(changed) then changed = {} end
   if next(new) then new = {} end
   if next(payload) then payload = {} end
+  if begun[1] then begun = {} end
+end
+
+-- Forget the records that a call has begun and does not store, because it rejected the task or failed.
+function records.next_call(ok)
+  for _, id in ipairs(begun) do
+    if not (ok and new[id]) then loaded[id], changed[id], new[id], payload[id] = nil, nil, nil, nil end
+  end
+  begun = {}
 end
 
 local function with_spec(run, id, spec)
@@ -33,6 +43,7 @@ end
 function records.new(id, spec)
   local task = with_spec({}, id, spec)
   loaded[id] = task
+  begun[#begun + 1] = id
   return task
 end
 

@@ -16,6 +16,8 @@ from tests.contract.store.store import (
     part_of,
 )
 
+from fairlane.queues.replies import decode_map
+
 pytestmark = pytest.mark.feature("chains")
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -331,6 +333,8 @@ def test_a_chain_is_cancelled_while_parts_wait_and_run(store: Store, run: int) -
         assert store.finish(grant, state="cancelled").outcome == "late"
         store.world.check()
     assert store.cancel("c").outcome == "over"
+    run = store.world.call("HGET", store.world.keys("task", id="c"), "run")
+    assert {"kept_bytes", "expires_at"} <= decode_map(run).keys(), "the record knows where it is kept"
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,17 @@ def test_after_its_output_an_attempt_appends_without_a_script_until_it_ends(stor
     assert not store.append_next(grant, 7)
 
 
+def test_a_repeated_submit_gets_its_grant_while_the_attempt_appends_without_a_script(store: Store) -> None:
+    nonce = store.nonce()
+    (grant,) = store.submit("a", want=1, nonce=nonce).grants
+    store.append(grant, 2, b"1")
+    assert store.append_next(grant, 3)
+    (again,) = store.submit("a", want=1, nonce=nonce).grants
+    assert (again.token, again.start_seq) == (grant.token, 3)
+    assert store.append_next(grant, 4)
+    assert store.task("a").top == 4
+
+
 # ---- readers ----------
 
 

@@ -21,7 +21,7 @@ from fairlane.queues.store.channel import Channel
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 from fairlane.queues.store.wire import connect
-from fairlane.queues.tasks import Append, End, State, Submitted, TaskSpec, Used
+from fairlane.queues.tasks import Append, End, Rejection, State, Submitted, TaskSpec, Used
 
 DEADLINE_S = 10.0
 NOBODY = msgpack.encode({"id": "nobody"})
@@ -104,12 +104,19 @@ def test_calls_of_a_script_in_one_tick_share_a_command_and_fail_alone(redis_url:
             ]
             assert states == [State.EXECUTING] * 3 + [State.QUEUED] * 4
 
+            unknown, known = (TaskSpec("x", model, "free_batch", "u", b"{}") for model in ("nowhere", "m"))
+            rejected, accepted = await asyncio.gather(
+                *[scheduler.submit(task, 0, scheduler.nonce()) for task in (unknown, known)]
+            )
+            assert isinstance(scheduler.parse_submit(rejected), Rejection)
+            assert scheduler.parse_submit(accepted).state is State.QUEUED, "the rejected one has left nothing"
+
             before = await count()
             more = [TaskSpec(name, "m", "free_batch", "u", b"{}") for name in "stuvw"]
             await asyncio.gather(*[scheduler.submit(task, 0, scheduler.nonce()) for task in more])
             assert await count() == before + 1
-            places = [(await scheduler.position(name)).place.position for name in "efghstuvw"]
-            assert places == list(range(1, 10)), "in the order in which they came"
+            places = [(await scheduler.position(name)).place.position for name in "efghxstuvw"]
+            assert places == list(range(1, 11)), "in the order in which they came"
 
     run(main)
 
