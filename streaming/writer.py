@@ -468,10 +468,12 @@ class TaskWriter:
 
     def set_exception(self, error: Exception) -> None:
         self._checked = 0
-        if isinstance(error, StoreError):
+        if isinstance(
+            error, StoreError
+        ):  # (later, as other calls over this connection must not see what its owner raises)
             self._loop.call_soon(self.on_append_error, error)
         else:
-            self._send()
+            self._loop.call_soon(self._send)
 
     def _appended(self) -> None:
         self._acknowledge(self._sending)

@@ -10,8 +10,8 @@ local US_TEXT
 local NOW -- milliseconds
 local NOW_TEXT
 local FOREVER = 9007199254740991
-local unit_of_work = {} -- modules with `begin` and `flush`, called around each script; a `flush` may add to what modules before it write;
--- `next_call(ok)` is called between calls that share a script
+local unit_of_work = {} -- modules with `begin`, which is called before each script, and, if they need it, `flush`, called after
+-- it (it may add to what modules before it write), and `next_call(ok)`, called between calls that share a script
 
 local function run_one(body, args)
   local reply = { body(cmsgpack.unpack(args[1]), args) }
@@ -51,7 +51,9 @@ local function script(name, flag, body, many)
       for i = 1, #unit_of_work do unit_of_work[i].begin() end
       local reply = many and run_each(body, args) or run_one(body, args)
       if flag ~= 'no-writes' then
-        for i = #unit_of_work, 1, -1 do unit_of_work[i].flush() end
+        for i = #unit_of_work, 1, -1 do
+          if unit_of_work[i].flush then unit_of_work[i].flush() end
+        end
       end
       return reply
     end,

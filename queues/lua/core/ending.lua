@@ -158,8 +158,6 @@ function ending.begin()
   if related[1] then related = {} end
 end
 
-function ending.flush() end
-
 function ending.next_call() related = {} end
 
 function ending.add_related(task) related[#related + 1] = ending.account(task) end

@@ -4,6 +4,7 @@
 -- accepted as long as no newer event is in the log, and every script that ends the attempt adds an event with a newer epoch. Meanwhile the
 -- record has no `top` and no `log_bytes`.
 local log = {}
+local MAX_PUBLISHED = 65536 -- bytes of an event that is published; scheduler.py has the same
 
 -- Return the number of the last event of a task's log.
 function log.top(task)
@@ -30,7 +31,7 @@ local function publish_event(task, event_id, kind, data, except)
   if not readers or readers == '' or readers == except then return end
   for replica in string.gmatch(readers, '[^,]+') do
     if replica ~= except then
-      if not message and #data > 65536 then
+      if not message and #data > MAX_PUBLISHED then
         message = 'event_id\n' .. task.id .. '\n' .. event_id
       elseif not message then
         message = 'event\n' .. task.id .. '\n' .. event_id .. '\n' .. kind .. '\n' .. data

@@ -1,5 +1,6 @@
 -- Models and queues. A model's hash has its `settings`, written by configure, its `state`, written by every other script (virtual times, lanes,
--- means), and a field for each user of a lane (lanes.lua). `models.get` gives both as one table. The settings of a queue are in its own hash, with its waiting tasks.
+-- means), and a field for each user of a lane (lanes.lua). `models.get` gives settings and state as one table. The settings of a queue are in
+-- its own hash, with the number of its waiting tasks.
 --
 -- Settings are read at most once a second: the library keeps them in memory. Scripts that change settings update this cache.
 local models = {}

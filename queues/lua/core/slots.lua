@@ -6,8 +6,6 @@ function slots.begin()
   if next(counted) then counted = {} end
 end
 
-function slots.flush() end
-
 local function change(name, by)
   if counted[name] then counted[name] = counted[name] + by end
 end

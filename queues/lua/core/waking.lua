@@ -7,8 +7,6 @@ function waking.begin()
   if next(idle) then idle = {} end
 end
 
-function waking.flush() end
-
 -- Return how many replicas have workers that offer a model by this name.
 local function number_of_offers(name)
   offers[name] = offers[name] or call('ZCOUNT', keys.offers(name), '(' .. NOW_TEXT, '+inf')

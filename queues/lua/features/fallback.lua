@@ -9,8 +9,6 @@ local moved = {} -- pairs of models, and how many tasks, in this call
 
 function fallback.begin() moved = {} end
 
-function fallback.flush() end
-
 -- Return the instant (ms) until which no task that requests this model starts, and why. 0: one can; FOREVER: no worker offers it, it is paused,
 -- or its breakers are open.
 local function blocked_until(name)
