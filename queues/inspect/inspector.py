@@ -605,9 +605,9 @@ def _memory(info: bytes | None) -> Memory | None:
     return Memory(int(used), int(most)) if used.isdigit() and most.isdigit() else None
 
 
-async def _all(*replies: Awaitable[Reply]) -> list[Any]:
+def _all(*replies: Awaitable[Reply]) -> asyncio.Future[list[Any]]:
     """The replies of commands that were sent together. When one fails, the others are left to themselves."""
-    return await asyncio.gather(*replies)
+    return asyncio.gather(*replies)
 
 
 def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
