@@ -48,9 +48,9 @@ from fairlane.gateway.errors import (
     store_unavailable,
 )
 from fairlane.gateway.features import route_modules
+from fairlane.gateway.http.rate_limits import LIMIT_HEADERS
 from fairlane.gateway.http.request import JSON, AnswerBroken, Message, Receive, Request, Scope, Send
 from fairlane.gateway.http.tracing import end_request, trace_request
-from fairlane.gateway.limits.limits import LIMIT_HEADERS
 from fairlane.gateway.openai import routes as openai
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.usage import routes as usage

@@ -469,3 +469,22 @@ def _headers(error: ApiError, status: int, retry_after_ms: int | None) -> Header
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers
+
+
+def key_reused() -> ApiError:
+    return ApiError(
+        422,
+        "IDEMPOTENCY_KEY_REUSED",
+        "This Idempotency-Key was used for another request: a new request needs a new key, a repetition the same body",
+        param="Idempotency-Key",
+    )
+
+
+def result_gone(task_id: str) -> ApiError:
+    """Return the error; not 409, which official clients repeat: the answer would be the same until the key expires."""
+    return ApiError(
+        410,
+        "IDEMPOTENCY_RESULT_GONE",
+        "The request with this Idempotency-Key was carried out, but its result has expired: use a new key to run it again",
+        task_id=task_id,
+    )

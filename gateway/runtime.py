@@ -17,7 +17,6 @@ from fairlane.gateway.accounts.callers import Caller, StoredKeys
 from fairlane.gateway.accounts.in_flight import InFlightRequests
 from fairlane.gateway.accounts.key_cache import ApiKeyCache
 from fairlane.gateway.accounts.keystore import KeyStore
-from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
 from fairlane.gateway.admin.drain import Drain
 from fairlane.gateway.admin.erasure import UserErasure
@@ -31,7 +30,7 @@ from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.sockets import connection_limit, open_files
 from fairlane.gateway.core.bodies import Bodies
 from fairlane.gateway.core.cancel import Cancel, KeyTasks
-from fairlane.gateway.core.links import StreamLinks
+from fairlane.gateway.core.links import StreamLinks, Tickets
 from fairlane.gateway.core.models import Models
 from fairlane.gateway.core.open_answers import OpenAnswers
 from fairlane.gateway.core.poll import Poll

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from fairlane.gateway.api.idempotency import REPLAYED, IdempotencyKey, name_task, read_log
 from fairlane.gateway.chains.requests import Submission
 from fairlane.gateway.core.submit import LOST, SubmittedTask
 from fairlane.gateway.core.tasks import Tasks
@@ -9,9 +10,6 @@ from fairlane.gateway.errors import ApiError, Headers, gateway_failed, task_fail
 from fairlane.gateway.http.request import DisconnectWatcher, Request
 from fairlane.gateway.http.streams import OVERDUE_S
 from fairlane.gateway.http.tracing import follow
-from fairlane.gateway.idempotency.keys import IdempotencyKey, name_task
-from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
-from fairlane.gateway.idempotency.replay import read_log
 from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.queues.tasks import TERMINAL, Submitted, TaskSpec
 from fairlane.streaming.events import Event

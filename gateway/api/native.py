@@ -13,6 +13,15 @@ import msgspec
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller, forbidden
 from fairlane.gateway.api.answers import WholeAnswer, attach
+from fairlane.gateway.api.idempotency import (
+    FIELD,
+    KEY_HEADER,
+    REPLAYED,
+    IdempotencyKey,
+    read_idempotency,
+    same_task_key,
+    state_fields,
+)
 from fairlane.gateway.api.raw_routes import IDEMPOTENCY_KEY, Json, RawRoute, header, query
 from fairlane.gateway.api.schemas import (
     REF,
@@ -44,15 +53,6 @@ from fairlane.gateway.endpoints.requests import MEMBERS, endpoint_task, read_end
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, Headers, bad_request
 from fairlane.gateway.http.request import JSON, SSE_HEADERS, Request
 from fairlane.gateway.http.streams import OVERDUE_S, StreamAnswer
-from fairlane.gateway.idempotency.keys import (
-    FIELD,
-    KEY_HEADER,
-    IdempotencyKey,
-    read_idempotency,
-    same_task_key,
-)
-from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
-from fairlane.gateway.idempotency.replay import state_fields
 from fairlane.gateway.prompts.filling import FilledTemplate, fill_in
 from fairlane.gateway.settings import suggestion
 from fairlane.queues.clock import now_ms

@@ -10,14 +10,22 @@ from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.poll import record_info
 from fairlane.gateway.core.spec import bad_schema
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.errors import SECOND_MS, ApiError, InsufficientQuota, NoWorker
-from fairlane.gateway.idempotency.replay import key_reused, result_gone
+from fairlane.gateway.durations import duration
+from fairlane.gateway.errors import (
+    SECOND_MS,
+    ApiError,
+    InsufficientQuota,
+    NoWorker,
+    RateLimited,
+    key_reused,
+    result_gone,
+)
 from fairlane.gateway.lifecycle import Lifecycle
-from fairlane.gateway.limits.limits import rate_limited
 from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
+from fairlane.queues.limits import RATES
 from fairlane.queues.metrics import TASKS_RESUBMITTED, EndedTask, Recorder, TaskEnd
 from fairlane.queues.tasks import TERMINAL, ExistingTask, Rejection, State, Submitted, TaskSpec
 from fairlane.streaming.hub import Hub, LiveLog
@@ -317,3 +325,30 @@ _RETRIED = {
 
 def _seconds(ms: int) -> str:
     return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms / 1000:.0f} s"
+
+
+_OF = {
+    "requests_per_minute": "requests per min (RPM)",
+    "requests_per_day": "requests per day (RPD)",
+    "tokens_per_minute": "tokens per min (TPM)",
+    "tokens_per_day": "tokens per day (TPD)",
+}
+"""OpenAI's names of the limits."""
+
+
+def rate_limited(rejection: Rejection) -> RateLimited:
+    """Return the error of a task that a limit rejected, in OpenAI's words. The limit is over all models, so it names none."""
+    reached = rejection.reached
+    assert reached is not None
+    whose = "this user" if reached.of_user else "this key"
+    counts = "tokens" if reached.setting.startswith("tokens") else "requests"
+    facts = {"limit": f"{'user_limits' if reached.of_user else 'limits'}.{reached.setting}"}
+    again = f"Please try again in {duration(rejection.retry_ms)}."
+    if reached.setting not in RATES:
+        message = f"Rate limit reached for {whose} on waiting tasks: Limit {reached.limit}, Waiting {reached.used}. {again}"
+    else:
+        message = (
+            f"Rate limit reached for {whose} on {_OF[reached.setting]}: Limit {reached.limit}, Used {reached.used}, "
+            f"Requested {reached.asked}. {again}"
+        )
+    return RateLimited(message, counts, rejection.retry_ms, facts)

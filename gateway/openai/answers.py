@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answers import WholeAnswer, attach, event_time
+from fairlane.gateway.api.idempotency import OPTIONS, REPLAYED, IdempotencyKey
 from fairlane.gateway.core.bodies import RawObject, parse_object
 from fairlane.gateway.core.spec import Options, build_openai_task, check_metadata
 from fairlane.gateway.core.submit import LOST, SubmittedTask
@@ -13,8 +14,6 @@ from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request, gateway_failed, task_failed
 from fairlane.gateway.http.request import SSE_HEADERS, Request
 from fairlane.gateway.http.streams import OVERDUE_S, FailedBeforeStart, LogReader, StreamAnswer
-from fairlane.gateway.idempotency.keys import OPTIONS, IdempotencyKey
-from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
 from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued

@@ -12,15 +12,13 @@ from msgspec import Struct
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.idempotency import REPLAYED, read_idempotency
 from fairlane.gateway.api.raw_routes import EVENTS, ORDER, RawRoute, page_size, query, submission
 from fairlane.gateway.api.schemas import BOOLEAN, OBJECT, ManyTokens, Model, json
 from fairlane.gateway.core.spec import read_flag
 from fairlane.gateway.core.tasks import Tasks
-from fairlane.gateway.errors import ApiError
+from fairlane.gateway.errors import ApiError, result_gone
 from fairlane.gateway.http.request import JSON, Request
-from fairlane.gateway.idempotency.keys import read_idempotency
-from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
-from fairlane.gateway.idempotency.replay import result_gone
 from fairlane.gateway.openai.answers import ParsedCall, respond, task_of
 from fairlane.gateway.responses import stored_routes
 from fairlane.gateway.responses.items import MAX_OF_PAGE

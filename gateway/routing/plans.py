@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.credits.quota import FREE, Budgets, Terms
 from fairlane.gateway.prices.prices import PriceTable
+from fairlane.gateway.prices.quota import FREE, Budgets, Terms
 from fairlane.gateway.routing.routes import Route, Routes, Rule
 from fairlane.gateway.settings import Settings
 

@@ -21,9 +21,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fairlane.gateway.adaptive.settings import Concurrency
-from fairlane.gateway.credits.quota import Per
 from fairlane.gateway.prices.amounts import plain_credits, read_credits
 from fairlane.gateway.prices.prices import Period, Price, price
+from fairlane.gateway.prices.quota import Per
 from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, MODEL_CONFIG, SECOND_MS, Amount
 from fairlane.queues.windows import read_windows
 from fairlane.workers.adapters.endpoints.addresses import read_networks

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.links import Tickets
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.store.configuration import ConfigurationMonitor
 from fairlane.queues.embedded.server import verify_server

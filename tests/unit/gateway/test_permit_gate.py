@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from fairlane.gateway.accounts.tickets import Tickets
+from fairlane.gateway.core.links import Tickets
 from fairlane.gateway.endpoints.endpoints import Endpoint
 from fairlane.gateway.permits.gate import Gate, PermitRejected
 from fairlane.gateway.permits.signed import Receipt, Signer

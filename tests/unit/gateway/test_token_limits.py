@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.signed_tokens import Claims
 from fairlane.gateway.core.bodies import parse_object
 from fairlane.gateway.core.spec import OWN_FIELDS, Options, build_task
 from fairlane.gateway.errors import TokenForbids
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import Settings
-from fairlane.gateway.signed_tokens.tokens import Claims
 from fairlane.queues.tasks import TaskSpec
 
 SETTINGS = Settings()
