@@ -127,10 +127,7 @@ def test_the_page_on_operating_has_every_line_that_speaks_of_accounts_and_record
 
 def test_the_page_on_signing_explains_every_refusal() -> None:
     told = (ROOT / "docs" / "signing.md").read_text().partition("## When it is refused")[2]
-    sources = [
-        ROOT / "gateway" / name
-        for name in ("accounts", "core", "http", "signed_tokens", "access.py", "app.py")
-    ]
+    sources = [ROOT / "gateway" / name for name in ("accounts", "core", "http", "access.py", "app.py")]
     for sentence in [
         text for source in sources for text in said(source, "InvalidToken|Unauthorized|TokenForbids")
     ]:
