@@ -62,10 +62,10 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.inspector import ReplicaInfo, StoreInspector
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.store.address import parse_address as parse_store_address
 from fairlane.queues.store.channel import Channel
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
-from fairlane.queues.store.wire import address_of
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 from fairlane.streaming.structured.checker import Checker
@@ -113,8 +113,9 @@ class Gateway:
         self.authorizer = Authorizer(current, tickets, self.calls, lifecycle)
 
         # the store and its state
+        primary = parse_store_address(redis_url, keys.prefix)
         self.link = RedisLink(
-            redis_url,
+            primary,
             load_scripts(features=lua_modules(settings.disabled_features)),
             keys.prefix,
             timeout_ms=settings.tuning.redis_timeout_ms,
@@ -122,9 +123,7 @@ class Gateway:
             on_change=self._store_changed,
             metrics=self.metrics,
         )
-        address = (
-            address_of(redis_url) if settings.redis_url else f"its own, in {settings.data_dir.resolve()}"
-        )
+        address = str(primary) if settings.redis_url else f"its own, in {settings.data_dir.resolve()}"
         self.store = StoreMonitor(self.link, address, keys, replica)
         self.scheduler = Scheduler(self.link, keys, replica, ENDS, limits_of(settings), self.metrics)
         self.configuration = ConfigurationMonitor(
@@ -136,7 +135,7 @@ class Gateway:
         )
         self._listens_at = ""
         self.channel = Channel(
-            redis_url,
+            primary,
             keys.channel(replica),
             self._on_message,
             self._channel_changed,

@@ -345,7 +345,7 @@ class Scheduler:
         else:
             message = f"event\n{head}\n{event[0]}\n".encode() + event[1]
         with contextlib.suppress(StoreError):
-            self._link.command("PUBLISH", self._channel_prefix + replica, message)
+            self._link.command("SPUBLISH", self._channel_prefix + replica, message)
 
     def sent(self, grants: Iterable[Grant]) -> asyncio.Future[Any]:
         """The requests of these attempts have left their workers: in their models' windows they count for as long as these last

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import typer
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from fairlane.gateway.accounts.keystore import KeyStore
@@ -14,8 +13,10 @@ from fairlane.gateway.cli.client import stop
 from fairlane.gateway.database.database import opened
 from fairlane.gateway.database.errors import DatabaseError
 from fairlane.gateway.database.tables import HEAD
-from fairlane.gateway.settings import Settings, hide_password, load_settings
+from fairlane.gateway.settings import Settings, load_settings
 from fairlane.queues.keys import Keys, pool_prefix
+from fairlane.queues.store.address import parse_address
+from fairlane.queues.store.wire import disconnect
 
 
 def adopt(config: Path | None) -> None:
@@ -28,14 +29,19 @@ def adopt(config: Path | None) -> None:
     async def register() -> None:
         async with opened(settings.database_url, settings.data_dir) as database:
             await database.start()
-            client = Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
+            address = parse_address(url, pool_prefix())
             try:
-                await client.set(Keys(pool_prefix())("database"), database.identifier)
-            except RedisError as error:
-                stop(f"Redis at {hide_password(url)}: {error}")
+                connection = await address.connect(5000)
+                try:
+                    await connection.send_command("SET", Keys(pool_prefix())("database"), database.identifier)
+                    await connection.read_response(timeout=5)
+                finally:
+                    await disconnect(connection)
+            except (OSError, RedisError) as error:
+                stop(f"Redis at {address}: {error}")
             finally:
-                await client.aclose()
-            typer.echo(f"{hide_password(url)} belongs to {database.address}")
+                await address.close()
+            typer.echo(f"Redis at {address} belongs to {database.address}")
 
     try:
         asyncio.run(register())

@@ -67,6 +67,7 @@ from fairlane.gateway.settings.units import (
 )
 from fairlane.gateway.webhooks.settings import WebhookSettings
 from fairlane.queues.keys import ENDPOINT, is_reserved
+from fairlane.queues.store.address import check_url
 from fairlane.workers.hosts import is_loopback
 
 WORKER_MESSAGE_MARGIN_BYTES = MIB
@@ -86,16 +87,6 @@ DEFAULT_QUEUES: Mapping[str, QueueSettings] = {
 def _web_address(value: str) -> None:
     if split_url(value, "http", "https") is None:
         raise ValueError("must be a URL that begins with http:// or https://")
-
-
-def _redis_url(value: str) -> None:
-    scheme, _, rest = value.partition("://")
-    if "sentinel" in scheme or "," in rest.rpartition("@")[2]:
-        raise ValueError("must name one server, the primary: Sentinel and lists of hosts are not supported")
-    if scheme not in ("redis", "rediss", "unix"):
-        raise ValueError("must begin with redis://, rediss:// or unix://")
-    if not rest if scheme == "unix" else split_url(value, scheme) is None:
-        raise ValueError("is not a valid URL")  # without the URL, which may hold a password
 
 
 def _time_zone(value: str) -> None:
@@ -136,9 +127,10 @@ class Settings(BaseModel):
     port: Restart[int] = Field(default=8080, ge=0, le=65535)
     """TCP port to listen on; 0 takes a free one."""
 
-    redis_url: Restart[Annotated[str, checked(_redis_url)] | None] = Field(default=None, repr=False)
-    """Redis (7.0 or newer) or Valkey (7.2) that replicas share: `redis://`, `rediss://` or `unix://`. Not set: the gateway runs a
-    private one in `data_dir`, so that it works without any other service.
+    redis_url: Restart[Annotated[str, checked(check_url)] | None] = Field(default=None, repr=False)
+    """Redis (7.0 or newer) or Valkey (7.2) that replicas share: `redis://HOST`, `rediss://HOST` or `unix://PATH`,
+    `redis+sentinel://HOST,HOST/NAME`, `redis+cluster://HOST,HOST`. Not set: the gateway runs a private one in `data_dir`, so that
+    it works without any other service.
     """
 
     database_url: Restart[DatabaseUrl | None] = Field(default=None, repr=False)

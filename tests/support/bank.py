@@ -25,6 +25,7 @@ from fairlane.queues.chains import ChainEnd, ChainStart, StageEntry, Step
 from fairlane.queues.credits import BalanceStore
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Limits, Scheduler
+from fairlane.queues.store.address import Address
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 from fairlane.queues.tasks import End, Grant, Rejection, State, Submitted, TaskSpec, Used
@@ -143,7 +144,7 @@ class Bank:
 async def banking(redis_url: str, database_url: str, replica: str = "r1") -> AsyncIterator[Bank]:
     """A replica, which has been set up."""
     database = Database(parse_address(database_url, Path()))
-    link = RedisLink(redis_url, load_scripts(), KEYS.prefix, metrics=Recorder())
+    link = RedisLink(Address(redis_url), load_scripts(), KEYS.prefix, metrics=Recorder())
     await database.start()
     await link.start()
     bank = Bank(link, database, replica)

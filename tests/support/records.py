@@ -22,6 +22,7 @@ from fairlane.gateway.records.retention import Retention
 from fairlane.gateway.usage.usage import DAY_MS, UsageTable
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.metrics import Recorder
+from fairlane.queues.store.address import Address
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 
@@ -101,7 +102,7 @@ async def carrying(redis_url: str, database_url: str) -> AsyncIterator[tuple[Out
     """A replica's part that carries entries, which is not started."""
     metrics = Recorder()
     database = Database(parse_address(database_url, Path()))
-    link = RedisLink(redis_url, load_scripts(), KEYS.prefix, metrics=metrics)
+    link = RedisLink(Address(redis_url), load_scripts(), KEYS.prefix, metrics=metrics)
     await database.start()
     await link.start()
     try:

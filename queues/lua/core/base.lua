@@ -88,7 +88,7 @@ local function passed(instant) return instant ~= nil and instant ~= false and in
 local function earlier(at, instant) return instant and instant > 0 and instant < at and instant or at end
 
 -- Publish to a replica. Return the number of receivers.
-local function publish(replica, message) return call('PUBLISH', keys.channel(replica), message) end
+local function publish(replica, message) return call('SPUBLISH', keys.channel(replica), message) end
 
 -- Return the data of an event that a script creates. `rest`: its fields, without braces.
 local function event_data(id, rest) return '{"taskId":"' .. id .. '","ts":' .. NOW_TEXT .. ',' .. rest .. '}' end

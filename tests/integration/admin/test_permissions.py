@@ -60,7 +60,7 @@ async def test_the_permissions_of_the_document_are_enough(server: Server, tmp_pa
         (["-zunionstore", "-xadd"], "XADD, ZUNIONSTORE"),
         (["-xgroup|create"], "XGROUP CREATE"),
         (["-info"], "INFO"),
-        (["resetchannels"], "PUBLISH, SUBSCRIBE"),
+        (["resetchannels"], "SPUBLISH, SSUBSCRIBE"),
         (["resetkeys", "~other:*"], "begin with fairlane:"),
         (["resetkeys", "%R~fairlane:*"], "begin with fairlane:"),
         ([">other", "<secret"], "the user or the password of redis_url"),
