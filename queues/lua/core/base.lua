@@ -107,6 +107,23 @@ local function memoize(parse)
   end
 end
 
+-- Return a cache of tables by key, with the packed text of each: a script need not unpack what another has written. `take` returns the table that
+-- was put with this text, if that is what is stored now, and removes it, because the script may change it and then fail.
+local function packed_tables()
+  local cache, texts, tables, number = {}, {}, {}, 0
+  function cache.put(key, text, value)
+    if number == 1000 then texts, tables, number = {}, {}, 0 end
+    texts[key], tables[key], number = text, value, number + 1
+  end
+  function cache.take(key, text)
+    local before, value = texts[key], tables[key]
+    if not before then return nil end
+    texts[key], tables[key], number = nil, nil, number - 1
+    return before == text and value or nil
+  end
+  return cache
+end
+
 -- Return whether a model is an endpoint: workers that serve every model (`*`) do not run it.
 local function is_reserved(model) return string.sub(model, 1, 5) == 'http:' end
 

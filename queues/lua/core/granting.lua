@@ -104,7 +104,7 @@ end
 
 -- Mark the lanes that were passed over, and lift the lane whose turn it is if it was passed over before: like one that was idle.
 local function lift_skipped(model, turn)
-  for _, lane in ipairs(turn.skipped) do lane.skipped = true end
+  for _, queue in ipairs(turn.skipped) do models.lane(model, queue).skipped = true end
   if turn.lane.skipped then
     turn.lane.skipped = nil
     lanes.lift(model, turn.lane)

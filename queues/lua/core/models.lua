@@ -8,6 +8,7 @@ local MAX_CACHED = 1000
 local loaded, changed, fields = {}, {}, {}
 local waiting, more_waiting = {}, {} -- of queues: tasks, as read; how many this script has added
 local settings, read_at, cached = {}, {}, 0
+local stored = packed_tables()
 
 function models.begin()
   if next(loaded) then loaded = {} end
@@ -34,9 +35,15 @@ end
 
 function models.flush()
   for name, model in pairs(changed) do
-    for queue, lane in pairs(model.open) do model.lanes[queue] = pack_lane(lane) end
+    local key, open = keys.model(name), model.open
+    for queue, lane in pairs(open) do
+      if lane.changes then model.lanes[queue], lane.changes = pack_lane(lane), nil end
+    end
     model.open = nil
-    call('HSET', keys.model(name), 'state', cmsgpack.pack(model), unpack(fields[name] or {}))
+    local state = cmsgpack.pack(model)
+    model.open = open
+    call('HSET', key, 'state', state, unpack(fields[name] or {}))
+    stored.put(key, state, model)
   end
   for queue, by in pairs(more_waiting) do
     if by ~= 0 then call('HINCRBY', keys.queue(queue), 'waiting', whole(by)) end
@@ -93,9 +100,9 @@ function models.get(name, field)
   else
     state = call('HGET', key, 'state')
   end
-  model = setmetatable(state and cmsgpack.unpack(state) or { lanes = {}, virtual_time = 0, users = 0, seen_at = 0, used_at = 0 }, of)
-  model.open = {}
-  loaded[name] = model
+  model = stored.take(key, state) or state and cmsgpack.unpack(state) or { lanes = {}, virtual_time = 0, users = 0, seen_at = 0, used_at = 0 }
+  model.open = model.open or {}
+  loaded[name] = setmetatable(model, of)
   if model.extras then records.extras = true end
   return model, value
 end
@@ -106,7 +113,7 @@ function models.use_extras(model) model.extras, records.extras = true, true end
 -- Write a model when the script ends.
 function models.save(name) changed[name] = loaded[name] end
 
--- Return the lane of a queue of a model.
+-- Return the lane of a queue of a model, which the caller may change.
 function models.lane(model, queue)
   local lane = model.open[queue]
   if not lane then
@@ -115,13 +122,15 @@ function models.lane(model, queue)
       or { tag = 0, v = 0, lifts = 0, charged = 0, waiting = 0, users = 0, running = 0, gone = { 0, 0, NOW } }
     model.open[queue] = lane
   end
+  lane.changes = true
   return lane
 end
 
--- Return all lanes of a model, by queue.
+-- Return all lanes of a model, by queue, to read them.
 function models.lanes(model)
-  for queue in pairs(model.lanes) do models.lane(model, queue) end
-  return model.open
+  local open = model.open
+  for queue, packed in pairs(model.lanes) do open[queue] = open[queue] or unpack_lane(packed) end
+  return open
 end
 
 -- Record the use of a model, at most once a minute, so that the sweep does not remove it.

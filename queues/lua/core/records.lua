@@ -3,6 +3,7 @@
 local records = {}
 local loaded, changed, new, payload = {}, {}, {}, {}
 local begun = {} -- ids of records that this call has begun
+local stored = packed_tables() -- of tasks that have not ended
 
 function records.begin()
   records.extras = false -- whether a task or a model that this script has read uses a feature
@@ -32,9 +33,11 @@ end
 function records.load(id)
   local task = loaded[id]
   if task == nil then
-    local parts = call('HMGET', keys.task(id), 'run', 'spec')
-    task = parts[1] and with_spec(cmsgpack.unpack(parts[1]), id, parts[2])
+    local key = keys.task(id)
+    local parts = call('HMGET', key, 'run', 'spec')
+    task = parts[1] and (stored.take(key, parts[1]) or with_spec(cmsgpack.unpack(parts[1]), id, parts[2]))
     loaded[id] = task
+    if task and task.extras then records.extras = true end
   end
   return task or nil
 end
@@ -98,6 +101,7 @@ function records.flush()
     else
       call('HSET', key, 'run', run)
     end
+    if not loaded[id].ended_at then stored.put(key, run, loaded[id]) end
   end
 end
 
