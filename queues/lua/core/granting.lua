@@ -51,7 +51,7 @@ end
 
 -- Return the instant at which the sweep must check a running task whose lease ends at `lease_end`.
 function granting.run_instant(task, lease_end)
-  return whole_again(earlier(earlier(lease_end, task.attempt_deadline), task.linger_at))
+  return whole(earlier(earlier(lease_end, task.attempt_deadline), task.linger_at))
 end
 
 -- Begin an attempt of a task. `turn`: the turn of its lane (eligible.lua); `tag`: the start tag of its flow; `in_line`: whether the task is in

@@ -16,12 +16,7 @@
 local lanes = {}
 local LEARNED_S = 3600 -- the means of a user are used for this long
 local FADE_MS = 30000
-local users, changed = {}, {}
-
-function lanes.begin()
-  if users[1] then users = {} end
-  if next(changed) then changed = {} end
-end
+local users, changed = table_of_script(), table_of_script()
 
 -- The stored form of a user in a lane: the flow's `tag` while it is neither in line nor parked; its `lifts` while its tasks run; numbers of
 -- tasks that are `running`, in the flow (`waiting`) and set aside (`aside`); the means `output` (tokens) and `ms`; and `at`, when the last task

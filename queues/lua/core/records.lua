@@ -1,25 +1,20 @@
 -- Records of tasks. A record has two parts: `spec`, which the gateway wrote when it submitted the task, and `run`, which the scripts
 -- write. `records.load` returns both as one table: a field of `run` hides the field of `spec`, and the value false removes it.
 local records = {}
-local loaded, changed, new, payload = {}, {}, {}, {}
-local begun = {} -- ids of records that this call has begun
+local loaded, changed, new, payload = table_of_script(), table_of_script(), table_of_script(), table_of_script()
+local begun = table_of_script() -- ids of records that this call has begun
 local stored = packed_tables() -- of tasks that have not ended
 
 function records.begin()
   records.extras = false -- whether a task or a model that this script has read uses a feature
-  if next(loaded) then loaded = {} end
-  if next(changed) then changed = {} end
-  if next(new) then new = {} end
-  if next(payload) then payload = {} end
-  if begun[1] then begun = {} end
 end
 
 -- Forget the records that a call has begun and does not store, because it rejected the task or failed.
 function records.next_call(ok)
-  for _, id in ipairs(begun) do
+  for i, id in ipairs(begun) do
     if not (ok and new[id]) then loaded[id], changed[id], new[id], payload[id] = nil, nil, nil, nil end
+    begun[i] = nil
   end
-  begun = {}
 end
 
 local function with_spec(run, id, spec)
@@ -83,7 +78,7 @@ end
 function records.remove(...)
   local names = {}
   for _, id in ipairs({ ... }) do
-    loaded[id], changed[id] = false, nil
+    if loaded[id] then loaded[id], changed[id] = false, nil end
     for _, key in ipairs({ 'task', 'log', 'request', 'chain' }) do names[#names + 1] = keys[key](id) end
   end
   call('UNLINK', unpack(names))
