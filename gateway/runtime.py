@@ -177,13 +177,16 @@ class Gateway:
         self.records = records = Records(
             self.database, self.link, keys, replica, current, self.metrics, as_shown
         )
+        self.attached: list[Attached] = []
         self.submit = submit = Submit(
-            self.dispatcher.submit, self.hub, self.metrics, current, lifecycle, self._load_balance, checker
+            self.dispatcher, self.metrics, current, lifecycle, checker, self.attached
         )
         self.audit = audit = AuditRecord(self.scheduler, records.slots, records.outbox.catch_up)
         self.cancel = cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
-        self.poll = poll = Poll(self.scheduler, results, records.find_archived, lambda: current.archives)
+        self.poll = poll = Poll(
+            self.scheduler, results, records.find_archived, lambda: current.archives, self.attached
+        )
         links = StreamLinks(tickets, self.scheduler, current)
         models = Models(
             current, self.inspector.offered, self.inspector.workers, self.dispatcher.takes, started_at
@@ -203,11 +206,11 @@ class Gateway:
             positions=positions,
             open_answers=open_answers,
             lifecycle=lifecycle,
+            attached=self.attached,
             part=self.part,
         )
         self._parts_by_class: dict[type, Any] = {}
         self.add(current, key_store, audit, records.usage, self.scheduler)
-        self.attached: list[Attached] = []
         for feature in attached(self, settings.disabled_features):
             self.attached.append(feature)
             self.add(*feature.parts)
@@ -360,11 +363,6 @@ class Gateway:
     def settings_changed(self) -> None:
         """Dispatch by the current settings from now on."""
         self.dispatcher.settings.take_over(dispatch_settings(self.current))
-
-    async def _load_balance(self, subject: str, window: str) -> None:
-        for feature in self.attached:
-            if feature.load_balance is not None:
-                await feature.load_balance(subject, window)
 
     async def balance(self, caller: Caller) -> Any:
         """Return a caller's balance; None without the feature, or without a quota."""

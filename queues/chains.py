@@ -7,7 +7,7 @@ and results are bytes that the scheduler keeps and never reads.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairlane.queues.tasks import ClosedUpstreams, EventFields, Grant, RetryAt, State, TaskSpec, Used
 
@@ -54,6 +54,20 @@ class ChainStart:
     """What the archive is to have as its request, if it keeps requests (`TaskSpec.archive_request`)."""
     reserve: int = 0
     """What the later stages may cost, micro-credits, as far as that is known: reserved together with the cost of the first."""
+    grace_ms: int = 60_000
+    """How long a slot may stay taken by a part that was ended with its chain."""
+
+    def begin(self, task: TaskSpec) -> None:
+        """Make a task the first stage of the chain: its id is the chain's. It is rejected as one task is, and reserves what that
+        stage and the later ones may cost. The parts of a stage that has several are queued in its place."""
+        parts = parts_of(self.parts)
+        task.estimated_input = parts.pop("input_tokens", task.estimated_input)
+        task.extras |= parts | {
+            "stage": stage_text(self.stage),
+            "chain_start": {"of": self.of, "grace_ms": self.grace_ms},
+            "reserve": self.reserve,
+        }
+        task.blobs = (self.plan, self.head, self.request, *(part.payload for part in self.parts))
 
 
 @dataclass(slots=True)
@@ -182,6 +196,26 @@ def part_id(chain: str, stage: int, part: int) -> str:
 def chain_of(task_id: str) -> str:
     """The chain of a part, by its id; any other id is its own."""
     return task_id.partition(".")[0]
+
+
+def stage_text(stage: Stage) -> str:
+    """Return a stage that runs in place, as a record names it."""
+    return f"{stage.number} - {stage.name}"
+
+
+def parts_of(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return what a record says of the parts of its stage; nothing, if it runs in place."""
+    if not parts:
+        return {}
+    inputs = [
+        (part.estimated_input, part.max_input if part.max_input > part.estimated_input else None)
+        for part in parts
+    ]
+    return {
+        "parts": len(parts),
+        "part_inputs": inputs,
+        "input_tokens": sum(part.estimated_input for part in parts),
+    }
 
 
 def read_stage(text: str) -> tuple[Stage, int]:

@@ -14,12 +14,11 @@ from fairlane.queues.chains import (
     MAX_BYTES,
     Advanced,
     Chain,
-    ChainStart,
-    Part,
-    Stage,
     StageEntry,
     Step,
+    parts_of,
     read_stage,
+    stage_text,
 )
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.load import ModelLoad, read_model_load
@@ -202,28 +201,18 @@ class Scheduler:
         follow: bool = False,
         named: bool = False,
         upstream: str = "",
-        chain: ChainStart | None = None,
     ) -> asyncio.Future[Any]:
         """Queue `task`, and take up to `want` tasks of its model for this replica; `parse_submit` reads the reply.
 
         `follow`: this replica reads its events.
         `named`: the worker whose slots these are offers the task's model by its name, not only every model; `upstream`: of that
-        worker. With a `chain` the task is the first stage of one, and the id is the chain's: it is refused as one task is, and
-        held what that stage and the later ones may cost. The parts of a stage that has several are queued in its place.
+        worker.
         """
         limits = self.limits
         ask = self._ask(worker, upstream, want, nonce)
         ask["id"], ask["by_name"], ask["follow"] = task.id, named, follow
         ask["max_length"], ask["max_bytes"] = limits.max_queue_length, limits.max_queued_bytes
-        if chain is None:
-            return self._link.run_with_others("submit", _pack(ask), task.packed(), task.payload)
-        spec = task.fields() | parts_of(chain.parts)
-        spec["stage"] = stage_of(chain.stage)
-        spec["chain_start"] = {"of": chain.of, "grace_ms": limits.stop_grace_ms}
-        spec["reserve"] = chain.reserve
-        spec["extras"] = True
-        blobs = (chain.plan, chain.head, chain.request, *(part.payload for part in chain.parts))
-        return self._link.run_with_others("submit", _pack(ask), _pack(spec), task.payload, *blobs)
+        return self._link.run_with_others("submit", _pack(ask), task.packed(), task.payload, *task.blobs)
 
     def run(self, name: str, ask: Mapping[str, Any], *blobs: bytes) -> asyncio.Future[Any]:
         """Run a script: a map and byte strings in, the same out."""
@@ -429,7 +418,7 @@ class Scheduler:
             entry = step.then
             fields = entry.task.fields() | parts_of(entry.parts)
             of_stage = {name: value for name, value in fields.items() if name in OF_STAGE}
-            ask["entry"] = {"stage": stage_of(entry.stage), "fields": of_stage, "reserve": entry.reserve}
+            ask["entry"] = {"stage": stage_text(entry.stage), "fields": of_stage, "reserve": entry.reserve}
             if quota := entry.task.extras.get("quota"):
                 ask["entry"]["quota"] = quota
             blobs += [part.payload for part in entry.parts] or [entry.task.payload]
@@ -437,7 +426,7 @@ class Scheduler:
             end = step.then
             finish = {"state": end.state, "code": end.code, "kind": end.terminal[0]}
             if end.stage is not None:
-                blamed = {"stage": stage_of(end.stage), "model": end.model, "queue": end.queue}
+                blamed = {"stage": stage_text(end.stage), "model": end.model, "queue": end.queue}
                 finish |= {name: value for name, value in blamed.items() if value}
             ask["finish"] = finish
             blobs.append(end.terminal[1])
@@ -980,26 +969,6 @@ OF_STAGE = frozenset(
     )
 )
 """What a stage says of its task; the rest the chain has from its submission."""
-
-
-def stage_of(stage: Stage) -> str:
-    """Return a stage that runs in place, as a record names it."""
-    return f"{stage.number} - {stage.name}"
-
-
-def parts_of(parts: Sequence[Part]) -> dict[str, Any]:
-    """Return what a record says of the parts of its stage; nothing, if it runs in place."""
-    if not parts:
-        return {}
-    inputs = [
-        (part.estimated_input, part.max_input if part.max_input > part.estimated_input else None)
-        for part in parts
-    ]
-    return {
-        "parts": len(parts),
-        "part_inputs": inputs,
-        "input_tokens": sum(part.estimated_input for part in parts),
-    }
 
 
 def _read_chain(reply: Sequence[bytes]) -> Chain:

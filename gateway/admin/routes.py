@@ -344,7 +344,7 @@ async def task(operator: OperatorDep, caller: CallerDep, task_id: str, stored: b
     if stored:
         return answer(await _stored(operator, caller, task_id))
     record = await operator.poll.record(task_id)
-    shown = describe(task_id, record) | await operator.poll.stages(task_id, record)
+    shown = describe(task_id, record) | await operator.poll.inspected(task_id, record)
     if not caller.admin:
         shown["metadata"] = None
     return answer(shown | {"streamUrl": operator.links.url(task_id) if caller.admin else None})

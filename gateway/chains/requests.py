@@ -10,7 +10,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.chains.engine import NoStage, StageFailed, next_stage
-from fairlane.gateway.chains.plan import Plan, encode, head_of
+from fairlane.gateway.chains.plan import Head, Plan, encode, head_of
 from fairlane.gateway.chains.planner import ChainRequest, plan_chain, reserve_of
 from fairlane.gateway.chains.planner import variables_of as variables_of_chain
 from fairlane.gateway.chains.settings import RESERVED, ChainSettings
@@ -45,21 +45,13 @@ class ChainNotFound(ApiError):
 
 
 class Submission(NamedTuple):
-    """A chain that is to be submitted with its task."""
+    """What the answer to a submission shows of a chain."""
 
-    start: ChainStart
-    downgrade: ChainStart | None
-    """The start if the chain cannot be paid: then the task's `downgrade` is its first stage."""
+    head: Head
+    first: int
+    """The first stage that runs."""
     stages: list[dict[str, Any]]
     """Its stages, as clients first see them."""
-    status: str
-    """The first `stageStatus`."""
-
-    def forget(self) -> None:
-        """Drop the plan, which may be large, after the submission."""
-        for start in (self.start, self.downgrade):
-            if start is not None:
-                start.plan, start.request, start.parts = b"", b"", ()
 
 
 async def read_chain(
@@ -127,7 +119,7 @@ async def make_chain(
     subject: str,
     request: bytes = b"",
 ) -> tuple[TaskSpec, Submission]:
-    """Return the task of a chain as the scheduler takes it, with its first stage, and the rest of the submission. `request`: the
+    """Return the task of a chain as the scheduler takes it, with its first stage, and what the answer shows. `request`: the
     request for the archive, if it is to be stored. Raise ApiError: 400, 403, 404."""
     planned = plan_chain(current, caller, chain_request, options, subject)
     start, first = await _started(planned.plan, request)
@@ -141,22 +133,23 @@ async def make_chain(
         fields={},
         options=options,
     )
-    downgrade = None
     if planned.downgrade is not None:
-        downgrade, other = await _started(planned.downgrade, request)
+        cheaper, other = await _started(planned.downgrade, request)
         task.downgrade = copy(task)
         task.downgrade.apply_plan(other, _OF_A_STAGE, _EXTRAS_OF_A_STAGE)
         task.downgrade.extras.pop("quota", None)
+        cheaper.begin(task.downgrade)
     task.apply_plan(first, _OF_A_STAGE, _EXTRAS_OF_A_STAGE)
-    declared, running = planned.plan.stages, start.stage.number
+    start.begin(task)
+    running = start.stage.number
     stages = [
         {
             "name": stage.name,
             "status": "skipped" if at < running else "queued" if at == running else "waiting",
         }
-        for at, stage in enumerate(declared)
+        for at, stage in enumerate(planned.plan.stages)
     ]
-    return task, Submission(start, downgrade, stages, declared[running].status)
+    return task, Submission(head_of(planned.plan), running, stages)
 
 
 async def _started(plan: Plan, request: bytes) -> tuple[ChainStart, TaskSpec]:

@@ -1,10 +1,11 @@
 """What callers can do with tasks: all that the callers' surfaces are given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from fairlane.gateway.accounts.in_flight import InFlightRequests
+from fairlane.gateway.attached import Attached
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.bodies import Bodies
 from fairlane.gateway.core.cancel import Cancel
@@ -39,6 +40,7 @@ class Tasks:
     positions: PositionMonitor
     open_answers: OpenAnswers
     lifecycle: Lifecycle
+    attached: Sequence[Attached]
     part: Part
     """Returns a part of a feature, by its class."""
 

@@ -17,7 +17,7 @@ def attach(gateway: Gateway) -> Attached:
     return Attached(
         parts=[admin, balances],
         components=[reconciler],
-        load_balance=balances.load,
+        rejected=balances.overcomes,
         balance=admin.own,
         store_back=reconciler.reconcile_all,
     )

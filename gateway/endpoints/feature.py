@@ -4,6 +4,7 @@ import contextlib
 
 from fairlane.gateway.attached import Attached
 from fairlane.gateway.endpoints.admin import EndpointAdmin
+from fairlane.gateway.endpoints.calls import EndpointCalls
 from fairlane.gateway.endpoints.monitor import EndpointMonitor
 from fairlane.gateway.endpoints.store import EndpointStore, StoredEndpoints
 from fairlane.gateway.runtime import Gateway
@@ -25,4 +26,5 @@ def attach(gateway: Gateway) -> Attached:
 
     monitor = EndpointMonitor(store, take)
     admin = EndpointAdmin(store, monitor, gateway.current, gateway.audit, gateway.inspector)
-    return Attached(parts=[admin, monitor], first=[monitor], settings=admin.layer)
+    calls = EndpointCalls(gateway.current, gateway.calls, gateway.bodies, gateway.part)
+    return Attached(parts=[admin, monitor], first=[monitor], settings=admin.layer, prepare=calls.prepare)

@@ -11,4 +11,4 @@ def attach(gateway: Gateway) -> Attached:
     dispatcher = gateway.dispatcher
     signer = Signer(gateway.tickets.mac)
     gate = Gate(gateway.scheduler, dispatcher.background, signer, dispatcher.ask_later)
-    return Attached(parts=[gate])
+    return Attached(parts=[gate], polled=gate.polled, inspected=gate.inspected)

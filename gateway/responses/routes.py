@@ -75,14 +75,16 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
         instead = partial(_in_background, tasks, owner, request, task, pending, stream)
         return ParsedCall(task, None, None, instead)
     streamed = partial(_stream_view, pending) if stream else None
-    return ParsedCall(task, streamed, partial(_body_view, pending), pending=pending if stores else None)
+    return ParsedCall(
+        task, streamed, partial(_body_view, pending), accepted=pending.accepted if stores else None
+    )
 
 
 async def _in_background(
     tasks: Tasks, owner: Caller, request: Request, task: TaskSpec, pending: PendingResponse, stream: bool
 ) -> None:
     """Answer as soon as the task is accepted; with `stream`, with its events."""
-    submitted = await tasks.submit(task, keep=pending)
+    submitted = await tasks.submit(task, accepted=pending.accepted)
     request.rate_limits = submitted.rate_limits
     row, headers = pending.row, list[tuple[bytes, bytes]]()
     if isinstance(submitted, ExistingTask):

@@ -64,8 +64,10 @@ class Bank:
         name = task or f"{self.scheduler.replica}-{next(self._numbers)}"
         extras = {"price": PRICE, "quota": "k"} | more
         spec = TaskSpec(name, "m", "free", user, b"{}", estimated_input=100, extras=extras)
+        if chain is not None:
+            chain.begin(spec)
         for _ in range(3):
-            reply = await self.scheduler.submit(spec, 0, self.scheduler.nonce(), "w", chain=chain)
+            reply = await self.scheduler.submit(spec, 0, self.scheduler.nonce(), "w")
             answer = self.scheduler.parse_submit(reply)
             if not isinstance(answer, Rejection) or answer.reason != "no_balance":
                 break

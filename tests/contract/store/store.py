@@ -607,12 +607,10 @@ class Store:
         """Submit a task. `want`: free slots of this replica. `more`: any field of a task, by name."""
         limits = pack_limits(dict(key_limits or {})), pack_limits(dict(user_limits or {}))
         spec = _spec(task_id, model, queue, user, payload, limits=limits if any(limits) else None, **more)
+        if chain is not None:
+            chain.begin(spec)
         reply = self.scheduler.submit(
-            *(spec, want, nonce or self.nonce(), worker),
-            follow=follow,
-            named=named,
-            upstream=upstream,
-            chain=chain,
+            *(spec, want, nonce or self.nonce(), worker), follow=follow, named=named, upstream=upstream
         )
         answer = _answer(self.scheduler.parse_submit(reply.result()))
         if isinstance(answer, Accepted) and task_id not in self.world.accepted:

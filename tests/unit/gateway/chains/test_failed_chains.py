@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, cast
 
-from fairlane.gateway.core.poll import Poll
+from fairlane.gateway.chains.calls import ChainCalls
 from fairlane.streaming.results import MAX_CONCURRENT
 
 
@@ -24,8 +24,8 @@ class Store:
 
 def test_of_many_chains_that_fail_together_few_are_read_at_once() -> None:
     async def read() -> list[dict[str, Any]]:
-        poll = Poll(cast(Any, store), *cast(Any, (None, None, None)))
-        return await asyncio.gather(*(poll.failed_chain(f"c{at}", f"u{at % 5}") for at in range(40)))
+        calls = ChainCalls(*cast(Any, (None, None, None, store)))
+        return await asyncio.gather(*(calls.failed(f"c{at}", f"u{at % 5}") for at in range(40)))
 
     store = Store()
     assert asyncio.run(read()) == [{}] * 40
