@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.admin.settings_view import ReadLayer
 from fairlane.gateway.core.bodies import RawObject
 from fairlane.gateway.features import FEATURES
 from fairlane.gateway.http.request import Request
 from fairlane.gateway.lifecycle import Component
+from fairlane.gateway.metrics.gauges import Gauge, Rows
 from fairlane.queues.overrides import Actor
 from fairlane.queues.tasks import Place, Record, Rejection, Submitted, TaskSpec
 
@@ -54,6 +57,17 @@ class Polled(NamedTuple):
     """The task's place, instead of its record's; also shown while it runs."""
 
 
+class DatabaseGauges(NamedTuple):
+    """Gauges that are read from the database."""
+
+    gauges: Sequence[Gauge]
+    read: Callable[[AsyncConnection], Awaitable[Rows]]
+    every_s: float = 10.0
+    """Minimum time between two reads."""
+
+
+Recorded = Callable[[AsyncConnection, Sequence[bytes], Sequence[bytes]], Awaitable[None]]
+"""Takes entries of the outbox, and the same without the names of erased users."""
 EndUser = Callable[[str, int], Awaitable[tuple[int, int]]]
 CancelOther = Callable[[str, Actor], Awaitable[bool]]
 
@@ -70,6 +84,10 @@ class Attached:
     """They start before the connection to Redis."""
     settings: ReadLayer | None = None
     """Returns settings that operators changed at run time."""
+    recorded: Recorded | None = None
+    """Writes what the ends of tasks leave, in the transaction of their usage records."""
+    gauges: DatabaseGauges | None = None
+    """Reads its gauges from the database."""
     end_user: EndUser | None = None
     """Ends what a user has started until a time (ms). Returns how much this call ended, and how much has not ended yet."""
     cancel: CancelOther | None = None

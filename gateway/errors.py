@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlane.gateway.prices.amounts import credits_of, plain_credits
+from fairlane.gateway.prices.prices import credits_of, plain_credits
 from fairlane.queues.failures import CANCELLED, category_of, failure_row, openai_kind
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.limits import RateLimitStatus
@@ -488,3 +488,15 @@ def result_gone(task_id: str) -> ApiError:
         "The request with this Idempotency-Key was carried out, but its result has expired: use a new key to run it again",
         task_id=task_id,
     )
+
+
+def duration(ms: int) -> str:
+    """Return a duration in the notation of Go and OpenAI: 12ms, 1.5s, 6m0s, 24h0m0s."""
+    if 0 < ms < 1000:
+        return f"{ms}ms"
+    minutes, rest = divmod(ms, 60_000)
+    seconds = f"{rest // 1000}.{rest % 1000:03d}".rstrip("0").rstrip(".") + "s"
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{seconds}"
+    return f"{minutes}m{seconds}" if minutes else seconds

@@ -32,7 +32,6 @@ from fairlane.gateway.core.bodies import Bodies
 from fairlane.gateway.core.cancel import Cancel, KeyTasks
 from fairlane.gateway.core.links import StreamLinks, Tickets
 from fairlane.gateway.core.models import Models
-from fairlane.gateway.core.open_answers import OpenAnswers
 from fairlane.gateway.core.poll import Poll
 from fairlane.gateway.core.positions import PositionMonitor
 from fairlane.gateway.core.spec import MIN_LINGER_MS
@@ -43,9 +42,8 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
 from fairlane.gateway.features import lua_modules
 from fairlane.gateway.http.tracing import tracer_for
-from fairlane.gateway.lifecycle import Component, Lifecycle
-from fairlane.gateway.metrics.database import DatabaseSurveyor
-from fairlane.gateway.metrics.scrape import Scrape
+from fairlane.gateway.lifecycle import Component, Lifecycle, OpenAnswers
+from fairlane.gateway.metrics.scrape import DatabaseSurveyor, Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.records.records import Records
 from fairlane.gateway.settings import Settings
@@ -174,19 +172,17 @@ class Gateway:
             models=lambda: current.settings.models,
         )
         positions = PositionMonitor(self.scheduler)
-        self.records = records = Records(
-            self.database, self.link, keys, replica, current, self.metrics, as_shown
-        )
         self.attached: list[Attached] = []
+        self.records = records = Records(
+            self.database, self.link, keys, replica, current, self.metrics, as_shown, self.attached
+        )
         self.submit = submit = Submit(
             self.dispatcher, self.metrics, current, lifecycle, checker, self.attached
         )
         self.audit = audit = AuditRecord(self.scheduler, records.slots, records.outbox.catch_up)
         self.cancel = cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
-        self.poll = poll = Poll(
-            self.scheduler, results, records.find_archived, lambda: current.archives, self.attached
-        )
+        self.poll = poll = Poll(self.scheduler, results, self.attached)
         links = StreamLinks(tickets, self.scheduler, current)
         models = Models(
             current, self.inspector.offered, self.inspector.workers, self.dispatcher.takes, started_at
@@ -227,7 +223,7 @@ class Gateway:
             self.dispatcher.congestion,
         )
         live = SharedFeed(OverviewFeed(overview, audit, replica, presence, self._about))
-        operator = Operator(
+        self.operator = operator = Operator(
             current=current,
             scheduler=self.scheduler,
             overview=overview,
@@ -266,11 +262,10 @@ class Gateway:
             self.dispatcher.pool,
             self.dispatcher.attempts,
         )
-        database_gauges = DatabaseSurveyor(self.database, current)
+        database_gauges = DatabaseSurveyor(self.database, [one.gauges for one in self.attached if one.gauges])
         self.scrape = Scrape(
             siblings, self.metrics, self.health, self.dispatcher, self.inspector, database_gauges
         )
-        self.operator = operator
         self.add(operator, keys_admin, self.health, self.scrape)
 
         self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, self.metrics, replica)

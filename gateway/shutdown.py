@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from fairlane.gateway.core.open_answers import OpenAnswers
-from fairlane.gateway.lifecycle import Lifecycle
+from fairlane.gateway.lifecycle import Lifecycle, OpenAnswers
 from fairlane.gateway.watch.replicas import Replicas
 from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.streaming.hub import Hub

@@ -121,9 +121,6 @@ class Ends:
     """The `cancelled` event of a task whose readers left."""
     unavailable: Fragment
     """A caller waits for it, and the upstreams of all models that may run it fail."""
-    permit_unreported: Fragment
-    """The `done` event of a permit that was used, and whose call's end was not reported in time."""
-    permit_unused: Fragment
     busy: Fragment
     """Its time is over, and the model's provider takes no request (429)."""
 
@@ -167,6 +164,8 @@ class Scheduler:
         self._keys = keys
         self._ends = ends
         self._numbers = itertools.count(1)
+        self.feature_ends: dict[str, Fragment] = {}
+        """More ends that the sweep writes, by their names in the scripts."""
         self.limits = limits
         self.replica = replica
         self._dropped = RateLimitedLogger(burst=1, per_second=1 / 60)
@@ -610,10 +609,8 @@ class Scheduler:
             "no_worker": ends.no_worker,
             "left": ends.left,
             "unavailable": ends.unavailable,
-            "permit_unreported": ends.permit_unreported,
-            "permit_unused": ends.permit_unused,
             "busy": ends.busy,
-        }
+        } | self.feature_ends
         ask = {
             "lease_ms": limits.lease_ms,
             "grace_ms": limits.stop_grace_ms,

@@ -40,7 +40,7 @@ from fairlane.gateway.core.resume import read_cursor, resume
 from fairlane.gateway.core.spec import (
     OWN_FIELDS,
     OWN_MEMBERS,
-    build_task,
+    TaskBuilder,
     read_flag,
     read_model,
     read_options,
@@ -71,18 +71,16 @@ async def openai(tasks: Tasks, caller: Caller, request: Request) -> None:
     if KEY_HEADER in request.headers or FIELD in fields:
         idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     payload = body if OWN_MEMBERS.isdisjoint(fields) else encode_members(fields, OWN_FIELDS)
-    native = _make(tasks, caller, request, "openaiLike", fields, fields, payload, idempotency, OWN_FIELDS)
-    del body, fields, payload  # the answer may take long
+    task_id = new_task_id()
+    call = NativeCall(request, caller, fields, task_id, idempotency.key if idempotency else task_id)
+    native = _make(tasks, call, idempotency, "openaiLike", payload, own=OWN_FIELDS)
+    del body, fields, payload, call  # the answer may take long
     await _answer(tasks, request, native)
 
 
 async def submit_task(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/tasks: `{type, model, payload, …}` for any task type; or `{template, …}`, or `{chain, …}`."""
     await _answer(tasks, request, await _read_task(tasks, caller, request))
-
-
-WAITS = b'"status":"queued"'
-"""In the `stage` event after which a task waits for its next stage."""
 
 
 def _answer(tasks: Tasks, request: Request, native: NativeTask) -> Awaitable[None]:
@@ -111,18 +109,7 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> NativeTa
         filled = await fill_in(tasks.current, caller, fields, tasks.bodies, subject)
         if idempotency is None:
             idempotency = await same_task_key(request, tasks.settings, tasks.bodies, fields, filled)
-        return _make(
-            tasks,
-            caller,
-            request,
-            "openaiLike",
-            fields,
-            filled.fields,
-            filled.payload,
-            idempotency,
-            filled=filled,
-            task_id=task_id,
-        )
+        return _make(tasks, call, idempotency, "openaiLike", filled.payload, filled.fields, filled=filled)
     task_type = read_type(fields)
     payload = fields.get("payload")
     if payload is None:
@@ -134,32 +121,32 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> NativeTa
     else:  # a version 1 worker gets this one
         if not caller.may_use(named):
             raise forbidden(caller, named)
-    return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), idempotency, named=named)
+    return _make(tasks, call, idempotency, task_type, bytes(payload), inner, named=named)
 
 
 def _make(
     tasks: Tasks,
-    caller: Caller,
-    request: Request,
-    task_type: str,
-    fields: RawObject,
-    payload_fields: RawObject,
-    payload: bytes,
+    call: NativeCall,
     idempotency: IdempotencyKey | None,
+    task_type: str,
+    payload: bytes,
+    members: RawObject | None = None,
+    *,
     own: tuple[str, ...] = (),
     named: str | None = None,
     filled: FilledTemplate | None = None,
-    task_id: str = "",
 ) -> NativeTask:
-    """`named`: the model in the payload, which is the task's default. `filled`: the template that made the payload."""
+    """`members`: those of the payload, if they are not the call's. `named`: the model in the payload, which is the task's
+    default. `filled`: the template that made the payload."""
+    caller, fields = call.caller, call.fields
+    if members is None:
+        members = fields
     if caller.user_from:
-        tasks.calls.name(request, caller)
-    task_id = task_id or new_task_id()
+        tasks.calls.name(call.request, caller)
     if filled is None:
         default = caller.only_model if caller.claims else None
         name = read_model(fields, named or default or DEFAULT_MODEL)
-        subject = idempotency.key if idempotency else task_id
-        plan = tasks.current.plan(caller, name, partial(has_image, payload_fields), subject)
+        plan = tasks.current.plan(caller, name, partial(has_image, members), call.subject)
     else:
         plan = filled.plan
     asynchronous = read_flag(fields, "async")
@@ -168,21 +155,12 @@ def _make(
     )
     options = read_options(fields, wait=not asynchronous, stream=stream)
     options.template = "" if filled is None else filled.template
-    task = build_task(
-        tasks.current.settings,
-        caller,
-        plan,
-        task_id=task_id,
-        task_type=task_type,
-        payload=payload,
-        fields=payload_fields,
-        options=options,
-        own=own,
-        tell_model=plan.asked != DEFAULT_MODEL or plan.rule is not None,
-    )
+    tell_model = plan.asked != DEFAULT_MODEL or plan.rule is not None
+    builder = TaskBuilder(tasks.current.settings, caller, call.task_id, task_type, options, own, tell_model)
+    task = builder.task(plan, payload, members)
     if not caller.may_use(plan.asked):
         raise forbidden(caller, plan.asked)
-    attach(task, request, idempotency)
+    attach(task, call.request, idempotency)
     if asynchronous:
         return NativeTask(task, AnswerMode.LATER)
     return NativeTask(task, AnswerMode.STREAM if stream else AnswerMode.WAIT)
@@ -314,7 +292,7 @@ class StagedView(NativeStreamView):
         self._waits = waits
 
     def feed(self, event: Event) -> bytes:
-        if event.type == "stage" and WAITS in event.data:
+        if event.type == "stage" and b'"status":"queued"' in event.data:
             self.waits_behind = event.seq
             self._waits(event.seq)
         return super().feed(event)

@@ -12,8 +12,7 @@ from fairlane.gateway.audit import rejections
 from fairlane.gateway.audit.table import Values, read_page
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.settings import external
-from fairlane.gateway.usage.reports import Wanted
-from fairlane.gateway.usage.slots import ReportSlots
+from fairlane.gateway.usage.reports import ReportSlots, Wanted
 from fairlane.queues.errors import StoreError
 from fairlane.queues.overrides import Actor
 from fairlane.queues.rules import Kind, settings_of

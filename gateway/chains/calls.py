@@ -5,18 +5,16 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
-from fairlane.gateway.accounts.in_flight import InFlightRequests
 from fairlane.gateway.attached import AnswerMode, NativeCall, NativeTask, Polled
 from fairlane.gateway.chains.fields import chain_fields, failure_fields, place_of_chain, stages_of
 from fairlane.gateway.chains.plan import Head, read_head
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
-from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.core.bodies import Bodies, encode_members
+from fairlane.gateway.core.bodies import encode_members
 from fairlane.gateway.core.poll import not_found, place_fields, poll_after
 from fairlane.gateway.core.spec import OWN_FIELDS, read_flag, read_options
+from fairlane.gateway.runtime import Gateway
 from fairlane.queues.chains import Chain
 from fairlane.queues.errors import StoreError
-from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL, Place, Record, State, Submitted
 from fairlane.streaming.jsontext import kind_of
@@ -26,13 +24,9 @@ from fairlane.streaming.results import MAX_CONCURRENT
 class ChainCalls:
     """Makes tasks of calls that name a chain, and reads chains."""
 
-    def __init__(
-        self, current: ActiveConfig, calls: InFlightRequests, bodies: Bodies, scheduler: Scheduler
-    ) -> None:
-        self._current = current
-        self._calls = calls
-        self._bodies = bodies
-        self._scheduler = scheduler
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._scheduler = gateway.scheduler
         self._semaphore = FairSemaphore(MAX_CONCURRENT)
 
     def prepare(self, call: NativeCall) -> Awaitable[NativeTask] | None:
@@ -41,11 +35,11 @@ class ChainCalls:
 
     async def _prepare(self, call: NativeCall) -> NativeTask:
         """Return the task of a chain. `async` is true by default, without `stream`."""
-        fields, current = call.fields, self._current
+        fields, gateway, current = call.fields, self._gateway, self._gateway.current
         stream = read_flag(fields, "stream")
         asynchronous = read_flag(fields, "async") if kind_of(fields.get("async") or b"") else not stream
-        wanted = await read_chain(current, call.caller, fields, self._bodies)
-        self._calls.name(call.request, call.caller)
+        wanted = await read_chain(current, call.caller, fields, gateway.bodies)
+        gateway.calls.name(call.request, call.caller)
         options = read_options(fields, wait=not asynchronous, stream=stream)
         options.sets_stream = bool(kind_of(fields.get("stream") or b""))
         archived = current.settings.archive == "requests" and asynchronous
@@ -67,8 +61,8 @@ class ChainCalls:
         place = submitted.place
         with contextlib.suppress(StoreError):
             place = await self._whole(place, chain.head, chain.first)
-        shown = {**place_fields(place), "pollAfterMs": poll_after(place.wait_ms)}
-        return shown | {"stageStatus": chain.head.stages[chain.first].status, "stages": chain.stages}
+        now = {"stageStatus": chain.head.stages[chain.first].status, "stages": chain.stages}
+        return {**place_fields(place), "pollAfterMs": poll_after(place.wait_ms), **now}
 
     async def failed(self, task_id: str, user: str) -> dict[str, Any]:
         """Return in which stage a chain of this user failed, and the results so far; {} if it is gone. Few are read at the same

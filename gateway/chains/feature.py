@@ -10,5 +10,5 @@ from fairlane.gateway.runtime import Gateway
 def attach(gateway: Gateway) -> Attached:
     """Submit and read chains, and start their next stages."""
     gateway.dispatcher.use_chains(ChainRunner(gateway.current, gateway.part(Balances).load))
-    calls = ChainCalls(gateway.current, gateway.calls, gateway.bodies, gateway.scheduler)
+    calls = ChainCalls(gateway)
     return Attached(prepare=calls.prepare, polled=calls.polled, inspected=calls.inspected)

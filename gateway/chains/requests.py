@@ -16,7 +16,7 @@ from fairlane.gateway.chains.planner import variables_of as variables_of_chain
 from fairlane.gateway.chains.settings import RESERVED, ChainSettings
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.bodies import Bodies, RawObject
-from fairlane.gateway.core.spec import OWN_FIELDS, Options, build_task
+from fairlane.gateway.core.spec import OWN_FIELDS, Options, TaskBuilder
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.errors import VariablesError
 from fairlane.gateway.prompts.filling import members_of_variables, read_locale, usable_chains, variables_of
@@ -123,16 +123,8 @@ async def make_chain(
     request for the archive, if it is to be stored. Raise ApiError: 400, 403, 404."""
     planned = plan_chain(current, caller, chain_request, options, subject)
     start, first = await _started(planned.plan, request)
-    task = build_task(
-        current.settings,
-        caller,
-        planned.first._replace(downgrade=None),
-        task_id=task_id,
-        task_type="openaiLike",
-        payload=b"{}",
-        fields={},
-        options=options,
-    )
+    builder = TaskBuilder(current.settings, caller, task_id, "openaiLike", options)
+    task = builder.task(planned.first._replace(downgrade=None), b"{}", {})
     if planned.downgrade is not None:
         cheaper, other = await _started(planned.downgrade, request)
         task.downgrade = copy(task)

@@ -93,23 +93,19 @@ class Archived(NamedTuple):
     enqueued_ms: int = 0
 
 
+FindArchived = Callable[[str, bool], Awaitable[Archived | None]]
+"""Returns a task by its id, if wanted with its request. Raises DatabaseUnavailable."""
+
+
 class Poll:
     """Reads tasks. Everything raises ApiError (404) for a task that is not there, StoreError, and where the archive is asked
     DatabaseUnavailable."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        results: Results,
-        archive: Callable[..., Awaitable[Archived | None]],
-        archives: Callable[[], bool],
-        attached: Sequence[Attached],
-    ) -> None:
-        """`archive`: `Records.find_archived`, asked while something is archived (`archives`)."""
+    def __init__(self, scheduler: Scheduler, results: Results, attached: Sequence[Attached]) -> None:
         self._scheduler = scheduler
         self._results = results
-        self._archive = archive
-        self._archives = archives
+        self.archive: FindArchived | None = None
+        """Finds tasks that are no longer in Redis; set by the feature that has them."""
         self._attached = attached
 
     async def record(self, task_id: str) -> Record:
@@ -133,8 +129,8 @@ class Poll:
         self, task_id: str, caller: Caller | None = None, *, with_request: bool = False
     ) -> Archived:
         """Return how a task ended that is no longer in Redis, if the caller may see it; None: any task."""
-        known = self._archives() and could_be_ours(task_id, now_ms())
-        found = await self._archive(task_id, with_request=with_request) if known else None
+        archive = self.archive if could_be_ours(task_id, now_ms()) else None
+        found = None if archive is None else await archive(task_id, with_request)
         if found is None or (caller is not None and not caller.may_see(found.key_id, found.user)):
             raise not_found(task_id)
         return found

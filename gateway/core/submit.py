@@ -9,13 +9,13 @@ from fairlane.gateway.attached import Attached
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.poll import record_info
 from fairlane.gateway.core.spec import bad_schema
-from fairlane.gateway.durations import duration
 from fairlane.gateway.errors import (
     SECOND_MS,
     ApiError,
     InsufficientQuota,
     NoWorker,
     RateLimited,
+    duration,
     key_reused,
     result_gone,
 )
@@ -108,14 +108,15 @@ class Submit:
         """Return the error of a rejected task, and count it."""
         if answer.reason == "other":
             self._metrics.count(TASKS_RESUBMITTED, "conflict")
-            reused = key_reused()
-            reused.rate_limits = answer.rate_limits
-            return reused
-        known = bool(task.asked) or self._current.settings.lists(task.model)  # a route's model is configured
-        error = rejection_error(answer, task, known_model=known)
-        self._note(task, error.code)
-        asked = {"requestedModel": task.asked} if task.asked not in ("", task.model) else {}
-        error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
+            error = key_reused()
+        else:
+            known = bool(task.asked) or self._current.settings.lists(
+                task.model
+            )  # a route's model is configured
+            error = rejection_error(answer, task, known_model=known)
+            self._note(task, error.code)
+            asked = {"requestedModel": task.asked} if task.asked not in ("", task.model) else {}
+            error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
         error.rate_limits = answer.rate_limits
         return error
 

@@ -11,11 +11,10 @@ from fairlane.gateway.core.bodies import Bodies
 from fairlane.gateway.core.cancel import Cancel
 from fairlane.gateway.core.links import StreamLinks
 from fairlane.gateway.core.models import Models
-from fairlane.gateway.core.open_answers import OpenAnswers
 from fairlane.gateway.core.poll import Poll
 from fairlane.gateway.core.positions import PositionMonitor
 from fairlane.gateway.core.submit import Submit
-from fairlane.gateway.lifecycle import Lifecycle, Part
+from fairlane.gateway.lifecycle import Lifecycle, OpenAnswers, Part
 from fairlane.gateway.settings import Settings
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results

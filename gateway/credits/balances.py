@@ -25,7 +25,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import GRANTED, LedgerRow
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.prices.amounts import credits_of
+from fairlane.gateway.prices.prices import credits_of
 from fairlane.queues.clock import now_ms
 from fairlane.queues.credits import Balance, BalanceStore, Funds
 from fairlane.queues.errors import StoreError

@@ -4,6 +4,7 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.attached import Attached
 from fairlane.gateway.credits.admin import BalanceAdmin
 from fairlane.gateway.credits.balances import Balances
+from fairlane.gateway.credits.ledger import charge
 from fairlane.gateway.credits.reconciliation import BalanceReconciler
 from fairlane.gateway.runtime import Gateway
 
@@ -17,6 +18,7 @@ def attach(gateway: Gateway) -> Attached:
     return Attached(
         parts=[admin, balances],
         components=[reconciler],
+        recorded=charge,
         rejected=balances.overcomes,
         balance=admin.own,
         store_back=reconciler.reconcile_all,

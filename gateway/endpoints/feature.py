@@ -1,12 +1,12 @@
 """What endpoints add to a gateway."""
 
 import contextlib
+from functools import partial
 
 from fairlane.gateway.attached import Attached
 from fairlane.gateway.endpoints.admin import EndpointAdmin
-from fairlane.gateway.endpoints.calls import EndpointCalls
-from fairlane.gateway.endpoints.monitor import EndpointMonitor
-from fairlane.gateway.endpoints.store import EndpointStore, StoredEndpoints
+from fairlane.gateway.endpoints.requests import prepare
+from fairlane.gateway.endpoints.store import EndpointMonitor, EndpointStore, StoredEndpoints
 from fairlane.gateway.runtime import Gateway
 from fairlane.queues.errors import StoreError
 
@@ -26,5 +26,6 @@ def attach(gateway: Gateway) -> Attached:
 
     monitor = EndpointMonitor(store, take)
     admin = EndpointAdmin(store, monitor, gateway.current, gateway.audit, gateway.inspector)
-    calls = EndpointCalls(gateway.current, gateway.calls, gateway.bodies, gateway.part)
-    return Attached(parts=[admin, monitor], first=[monitor], settings=admin.layer, prepare=calls.prepare)
+    return Attached(
+        parts=[admin, monitor], first=[monitor], settings=admin.layer, prepare=partial(prepare, gateway)
+    )

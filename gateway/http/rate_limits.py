@@ -2,8 +2,7 @@
 
 from datetime import UTC, datetime
 
-from fairlane.gateway.durations import duration
-from fairlane.gateway.errors import Headers
+from fairlane.gateway.errors import Headers, duration
 from fairlane.queues.limits import RateLimitStatus
 
 LIMIT_HEADERS = tuple(

@@ -18,8 +18,8 @@ from fairlane.gateway.errors import SECOND_MS, ApiError
 from fairlane.gateway.permits.signed import Signer
 from fairlane.queues.metrics import PERMIT_CHECKS
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Admitted, Permit, PermitEnd, Record, RetryAt, State
-from fairlane.streaming.events import fragment_done, fragment_permit
+from fairlane.queues.tasks import Admitted, Fragment, Permit, PermitEnd, Record, RetryAt, State
+from fairlane.streaming.events import fragment_done, fragment_error, fragment_permit
 from fairlane.workers.server.background import Background, observe
 
 PERMIT_MS = 30_000
@@ -31,8 +31,13 @@ RETRY_MS = 5 * SECOND_MS
 PERMIT_MEMBERS = ("permit", "endpoint", "url", "expiresAt")
 """Members of the event `permit`."""
 _REPORTED = fragment_done(b'{"used":true,"reported":true}', None, None)
-LEFT_UNREPORTED = fragment_done(b'{"used":true,"reported":false}', None, None)
-"""The end of a task whose permit was used, and whose call's end was not reported in time."""
+ENDS = {
+    "permit_unreported": Fragment(fragment_done(b'{"used":true,"reported":false}', None, None), ""),
+    "permit_unused": Fragment(
+        fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
+    ),
+}
+"""The ends of tasks whose permit was used, and whose call's end was not reported in time; and of those whose was not used."""
 
 
 class PermitRejected(ApiError):

@@ -21,8 +21,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fairlane.gateway.adaptive.settings import Concurrency
-from fairlane.gateway.prices.amounts import plain_credits, read_credits
-from fairlane.gateway.prices.prices import Period, Price, price
+from fairlane.gateway.prices.prices import Period, Price, plain_credits, price, read_credits
 from fairlane.gateway.prices.quota import Per
 from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, MODEL_CONFIG, SECOND_MS, Amount
 from fairlane.queues.windows import read_windows
@@ -167,6 +166,10 @@ def part_of(field: FieldInfo) -> type[BaseModel] | None:
         if isinstance(found, type) and issubclass(found, SettingsPart):
             return found
     return None
+
+
+MODEL_SETTINGS = ("fallbacks", "fallback_after", "first_output", "silence")
+"""What replicas apply of a model; the scheduler's scripts apply the rest."""
 
 
 class ModelSettings(SettingsPart):

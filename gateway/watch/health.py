@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 
 from fairlane.gateway.connections.connections import Connections
-from fairlane.gateway.core.open_answers import OpenAnswers
-from fairlane.gateway.lifecycle import Lifecycle
+from fairlane.gateway.lifecycle import Lifecycle, OpenAnswers
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
 from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.queues.store.channel import Channel

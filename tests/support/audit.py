@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from fairlane.gateway.credits.ledger import read_charge
 from fairlane.gateway.database.tables import UsageRow
-from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
+from fairlane.gateway.records.entries import read_usage
+from fairlane.gateway.webhooks.enqueue import read_announced
 from fairlane.queues.keys import BALANCE, CHAIN, KEYS, LIMIT, POOL, RECORD, SPEC, UPSTREAM, Key
 from fairlane.queues.replies import decode_map, decode_values, read_state, texts
 from fairlane.queues.store.link import Arg

@@ -8,18 +8,17 @@ from typing import Any
 
 from sqlalchemy import func, select
 from tests.contract.store.store import sample_ends
-from tests.support.records import KEYS, tier_of
+from tests.support.records import KEYS, RECORDED, tier_of
 
 from fairlane.gateway.credits.balances import Balances
-from fairlane.gateway.credits.ledger import rows_of
+from fairlane.gateway.credits.ledger import read_charge, rows_of
 from fairlane.gateway.credits.reconciliation import BalanceReconciler
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import GRANTED, LedgerRow, balances, ledger
-from fairlane.gateway.records.ends import EndTable
-from fairlane.gateway.records.entries import read_charge
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import Outbox, Table
+from fairlane.gateway.records.records import EndTable
 from fairlane.gateway.usage.usage import UsageTable
 from fairlane.queues.chains import ChainEnd, ChainStart, StageEntry, Step
 from fairlane.queues.credits import BalanceStore
@@ -45,8 +44,8 @@ class Bank:
         self.balance_store = BalanceStore(self.scheduler)
         erased = ErasedUsers(database)
         tables: dict[str, Table] = {
-            "usage": EndTable(erased, UsageTable(tier_of)).write,
-            "charge": EndTable(erased).write,
+            "usage": EndTable(erased, RECORDED, UsageTable(tier_of)).write,
+            "charge": EndTable(erased, RECORDED).write,
         }
         self.outbox = Outbox(link, KEYS, database, tables, Recorder())
         self.metrics = Recorder()

@@ -17,8 +17,10 @@ import pytest
 from msgspec import msgpack
 from tests.support.direct import Connection, DirectLink, Subscription
 
+from fairlane.gateway.credits.ledger import read_charge
 from fairlane.gateway.features import lua_modules, unmet
-from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
+from fairlane.gateway.records.entries import read_usage
+from fairlane.gateway.webhooks.enqueue import read_announced
 from fairlane.queues import chains, idempotency, tasks
 from fairlane.queues.chains import ChainEnd, ChainStart, Part, StageEntry, Step
 from fairlane.queues.credits import BalanceStore, Funds
@@ -372,10 +374,14 @@ def sample_ends() -> Ends:
         no_worker=fragment("Worker disconnected", "NO_WORKER"),
         left=Fragment(b'"by":"client"', "CANCELLED"),
         unavailable=fragment("unavailable", "MODEL_UNAVAILABLE"),
-        permit_unreported=Fragment(b'"result":{"reported":false}', ""),
         busy=fragment("The provider takes no request", "MODEL_TOO_BUSY"),
-        permit_unused=fragment("The permit was not used in time", "PERMIT_EXPIRED"),
     )
+
+
+PERMIT_ENDS = {
+    "permit_unreported": Fragment(b'"result":{"reported":false}', ""),
+    "permit_unused": fragment("The permit was not used in time", "PERMIT_EXPIRED"),
+}
 
 
 class World:
@@ -407,7 +413,9 @@ class World:
             self.advance(0)
 
     def scheduler(self, replica: str) -> Scheduler:
-        return Scheduler(cast(RedisLink, self.link), self.keys, replica, sample_ends(), self.limits)
+        scheduler = Scheduler(cast(RedisLink, self.link), self.keys, replica, sample_ends(), self.limits)
+        scheduler.feature_ends |= PERMIT_ENDS
+        return scheduler
 
     def bound(self, **bounds: int) -> None:
         """Change bounds of the pool: max_queue_length, max_queued_bytes, max_retained_bytes, max_outbox, lease_ms, …"""

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import yaml
 
-from fairlane.gateway.metrics.database import DATABASE_GAUGES
+from fairlane.gateway.batches.feature import GAUGES as BATCHES
+from fairlane.gateway.files.feature import GAUGES as FILES
 from fairlane.gateway.metrics.exposition import PROVIDER
 from fairlane.gateway.metrics.gauges import PROCESS_GAUGES, STORE_GAUGES
+from fairlane.gateway.responses.quota import GAUGES as RESPONSES
 from fairlane.queues.metrics import METRICS
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +39,7 @@ def test_what_the_store_says_is_listed() -> None:
 
 
 def test_what_the_database_says_is_listed() -> None:
-    gauges = {metric.name: metric.labels for metric in DATABASE_GAUGES}
+    gauges = {metric.name: metric.labels for metric in (*BATCHES, *FILES, *RESPONSES)}
     assert listed("database") == {**gauges, "fairlane_database_survey_success": ()}
 
 

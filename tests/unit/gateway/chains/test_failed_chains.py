@@ -1,6 +1,7 @@
 """What is read of chains that failed, for those who wait for them."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 from fairlane.gateway.chains.calls import ChainCalls
@@ -24,7 +25,7 @@ class Store:
 
 def test_of_many_chains_that_fail_together_few_are_read_at_once() -> None:
     async def read() -> list[dict[str, Any]]:
-        calls = ChainCalls(*cast(Any, (None, None, None, store)))
+        calls = ChainCalls(cast(Any, SimpleNamespace(scheduler=store)))
         return await asyncio.gather(*(calls.failed(f"c{at}", f"u{at % 5}") for at in range(40)))
 
     store = Store()
