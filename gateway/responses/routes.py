@@ -25,7 +25,7 @@ from fairlane.gateway.responses.items import MAX_OF_PAGE
 from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.gateway.responses.request.request import WORDS, chat_of, read_storage_options
 from fairlane.gateway.responses.responses import Responses
-from fairlane.gateway.responses.rows import Row
+from fairlane.gateway.responses.store import Row
 from fairlane.gateway.responses.stored_routes import follow
 from fairlane.queues.ids import issued_ms, new_task_id
 from fairlane.queues.tasks import ExistingTask, TaskSpec
