@@ -3,7 +3,8 @@
 local records = {}
 local loaded, changed, new, payload = table_of_script(), table_of_script(), table_of_script(), table_of_script()
 local begun = table_of_script() -- ids of records that this call has begun
-local stored = packed_tables() -- of tasks that have not ended
+local stored = packed_tables() -- of tasks that have not ended and whose records are small
+local SMALL = 8192 -- bytes
 
 function records.begin()
   records.extras = false -- whether a task or a model that this script has read uses a feature
@@ -96,7 +97,8 @@ function records.flush()
     else
       call('HSET', key, 'run', run)
     end
-    if not loaded[id].ended_at then stored.put(key, run, loaded[id]) end
+    task = loaded[id]
+    if not task.ended_at and #run + #(task.spec_text or '') < SMALL then stored.put(key, run, task) end
   end
 end
 
