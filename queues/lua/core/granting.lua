@@ -2,8 +2,10 @@
 local granting = {}
 local MAX_TAKEN = 64 -- in one script, because Redis serves no other call meanwhile
 local MAX_LOOKED_AT = 1000 -- for the same reason, with tasks that cannot start
-local left = table_of_script() -- `grants` and `looks` that the calls of this script may still make
+local grants_left, looks_left -- of the calls of this script
 local LEAD = 600000 * 4096 -- ten minutes of a slot
+
+function granting.begin() grants_left, looks_left = MAX_TAKEN, MAX_LOOKED_AT end
 
 -- Return the expected output of a task in tokens: the user's running mean, else the model's, else the request's limit (up to 4,096, as
 -- nothing is known yet), else 256.
@@ -224,8 +226,8 @@ end
 -- model with a slot that became free in this script), they are woken. Return the grants, their ids, and `later` (waking.lua).
 function granting.take(ask, freed)
   local grants, ids, later = {}, {}, {}
-  local want = math.min(ask.want, left.grants or MAX_TAKEN)
-  local grant = { replica = ask.replica, worker = ask.worker, upstream = ask.upstream, ms = ask.grant_ms, looks = left.looks or MAX_LOOKED_AT }
+  local want = math.min(ask.want, grants_left)
+  local grant = { replica = ask.replica, worker = ask.worker, upstream = ask.upstream, ms = ask.grant_ms, looks = looks_left }
   local waiting, shared = line_of(ask.models)
   while #ids < want and grant.looks > 0 and waiting[1] do
     local entry = table.remove(waiting, 1)
@@ -254,7 +256,7 @@ function granting.take(ask, freed)
       if grant.looks == 0 then table.insert(waiting, 1, entry) end
     end
   end
-  left.grants, left.looks = (left.grants or MAX_TAKEN) - #ids, grant.looks
+  grants_left, looks_left = grants_left - #ids, grant.looks
   if #ids < math.min(ask.want, MAX_TAKEN) then waking.idle(ask.models, ask.replica) end
   for i = 1, math.min(#waiting, 16) do
     local name = waiting[i][1]
@@ -290,4 +292,5 @@ function granting.take_once(ask, freed)
   return grants, later
 end
 
+unit_of_work[#unit_of_work + 1] = granting
 return granting

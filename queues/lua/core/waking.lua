@@ -29,7 +29,7 @@ end
 function waking.idle(names, replica)
   for _, name in ipairs(names) do
     if idle[name] ~= replica then
-      if call('ZADD', keys.idle(name), US_TEXT, replica) == 1 then call('PEXPIRE', keys.idle(name), '600000') end
+      if call('ZADD', keys.idle(name), 'NX', US_TEXT, replica) == 1 then call('PEXPIRE', keys.idle(name), '600000') end
       idle[name] = replica
     end
   end
