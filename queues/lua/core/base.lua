@@ -77,9 +77,7 @@ local function script(name, flag, body, many)
       NOW, NOW_TEXT = math.floor(US / 1000), string.sub(US_TEXT, 1, -4)
       for i = 1, #tables_of_script do
         local entries = tables_of_script[i]
-        if next(entries) then
-          for key in pairs(entries) do entries[key] = nil end
-        end
+        for key in pairs(entries) do entries[key] = nil end
       end
       for i = 1, #unit_of_work do
         if unit_of_work[i].begin then unit_of_work[i].begin() end

@@ -65,9 +65,7 @@ function lanes.user_of(task) return lanes.user(task.queue, task.model, task.user
 
 function lanes.step(cost, weight) return math.floor(cost * 4096 / weight + 0.5) end
 
-local function flow_weight(task) return task.weight and task.weight > 0 and task.weight or 1 end
-
-lanes.flow_weight = flow_weight
+function lanes.flow_weight(task) return task.weight and task.weight > 0 and task.weight or 1 end
 
 -- Return the step by which a model moves back in the line of models that share workers: the expected time in a slot divided by the number
 -- of waiting users. So models get workers' time in proportion to their users.
@@ -256,7 +254,7 @@ function lanes.charge(task, more)
   local user, model = lanes.user_of(task), models.get(name)
   local lane = models.lane(model, queue)
   local lane_step = lanes.step(more, account.weight)
-  local flow_step = lanes.step(more, flow_weight(task))
+  local flow_step = lanes.step(more, lanes.flow_weight(task))
   lane.tag = lane.tag + beyond(lane_step, lane.lifts - account.lane_lifts)
   lane.charged = lane.charged + more
   local move = beyond(flow_step, user.lifts - account.flow_lifts)

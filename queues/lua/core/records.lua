@@ -88,10 +88,8 @@ end
 function records.flush()
   for id, task in pairs(changed) do
     local key, run, body = keys.task(id), type(task) == 'string' and task or cmsgpack.pack(task), payload[id]
-    if new[id] and body then
-      call('HSET', key, 'spec', new[id], 'run', run, 'payload', body)
-    elseif new[id] then
-      call('HSET', key, 'spec', new[id], 'run', run)
+    if new[id] then
+      call('HSET', key, 'spec', new[id], 'run', run, 'payload', body or '')
     elseif body then
       call('HSET', key, 'run', run, 'payload', body)
     else
