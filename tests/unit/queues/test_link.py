@@ -16,13 +16,13 @@ from tests.support.servers import Server, redis_binary, running_server, valkey_b
 
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.scheduler import Limits, Scheduler
+from fairlane.queues.scheduler import MAX_TAKEN, Limits, Scheduler
 from fairlane.queues.store.address import Address
 from fairlane.queues.store.channel import Channel
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 from fairlane.queues.store.wire import connect
-from fairlane.queues.tasks import Append, End, Rejection, State, Submitted, TaskSpec, Used
+from fairlane.queues.tasks import Append, End, Grant, Rejection, State, Submitted, TaskSpec, Used
 
 DEADLINE_S = 10.0
 NOBODY = msgpack.encode({"id": "nobody"})
@@ -118,6 +118,32 @@ def test_calls_of_a_script_in_one_tick_share_a_command_and_fail_alone(redis_url:
             assert await count() == before + 1
             places = [(await scheduler.position(name)).place.position for name in "efghxstuvw"]
             assert places == list(range(1, 11)), "in the order in which they came"
+
+    run(main)
+
+
+def test_calls_that_share_a_command_share_the_limit_of_grants(redis_url: str) -> None:
+    async def main() -> None:
+        async with linked(redis_url) as link:
+            scheduler = scheduler_of(link)
+            await scheduler.configure({"free_batch": {"weight": 1}}, {"m": {"concurrency": 1000}})
+            await scheduler.offer(["m"], [], 15_000, 0)
+            tasks = [TaskSpec(f"t{n}", "m", "free_batch", "u", b"{}") for n in range(2 + MAX_TAKEN + 10)]
+            await asyncio.gather(*[scheduler.submit(task, 0, scheduler.nonce()) for task in tasks])
+            running = scheduler.parse_take(await scheduler.take(["m"], 2, scheduler.nonce())).grants
+            most = MAX_TAKEN - 10
+
+            def finish(grant: Grant) -> asyncio.Future[Any]:
+                terminal = ("done", b"{}")
+                end = End(State.COMPLETED, "", terminal, Used(1, 1), scheduler.nonce(), most, ["m"])
+                return scheduler.finish(grant, 2, (), end)
+
+            replies = await asyncio.gather(*map(finish, running))
+            granted = [len(scheduler.parse_finish(reply).grants) for reply in replies]
+            assert granted == [most, 10]
+            assert not await link.command("ZCARD", Keys(pool_prefix())("idle", model="m")), (
+                "woken for the rest"
+            )
 
     run(main)
 
