@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from fairlane.queues.replies import decode_map
-from fairlane.queues.rules import Kind, settings_of
+from fairlane.queues.replies import decode_map, decode_values
+from fairlane.queues.rules import Change, Kind, Value, settings_of
 from fairlane.queues.store.link import RedisLink
 
 ALL = 100
@@ -110,6 +110,35 @@ class OverrideStore:
         as_text = msgspec.json.encode(shown).decode()  # Lua knows no null
         ask = {"override": written, "shown": as_text, "check": check, **_by(actor)}
         return _answer(await self._link.run("create_override", msgspec.msgpack.encode(ask)))
+
+    async def set_settings(
+        self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor
+    ) -> Change | None:
+        """Set settings of a queue or model for good; None: there is no such queue. KeyError for an unknown setting, OverflowError
+        if there are too many overrides.
+
+        They hold from the next decision on, on every replica, until a value of None restores what is configured. No other
+        override of the queue or model sets them any more. The audit log entry is written in the same step.
+        """
+        unknown = values.keys() - settings_of(kind).keys()
+        if unknown:
+            raise KeyError(*unknown)
+        ask = {
+            "id": new_override_id(),
+            "target": kind,
+            "name": name,
+            "settings": {setting: value for setting, value in values.items() if value is not None},
+            "unset": [setting for setting, value in values.items() if value is None],
+            **_by(actor),
+        }
+        reply, *changed = await self._link.run("set_settings", msgspec.msgpack.encode(ask))
+        said = decode_map(reply)
+        if said["outcome"] == "unknown":
+            return None
+        if said["outcome"] == "full":
+            raise OverflowError("there are too many overrides")
+        before, after = map(decode_values, changed)
+        return Change(before, after, said["audit"])
 
     async def update(
         self, override_id: str, actor: Actor, *, percent: int | None = None, until_ms: int | None = None

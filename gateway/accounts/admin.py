@@ -33,7 +33,7 @@ from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, unusable_ke
 from fairlane.gateway.settings.parts import Identifier
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
-from fairlane.queues.limits import RATES, pack
+from fairlane.queues.limits import RATES, pack, read_allowance
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
 
@@ -498,7 +498,8 @@ async def limit_fields(scheduler: Scheduler, user: str, of_key: str, of_user: st
     shown: dict[str, dict[str, Any]] = {"limits": {}, "userLimits": {}}
     if not of_key and not of_user:
         return shown
-    for one in await scheduler.allowance(user, of_key, of_user):
+    said = await scheduler.call("read_limits", {"user": user, "limits": (of_key, of_user)})
+    for one in read_allowance(said["left"]):
         left: dict[str, int] = {"limit": one.limit, "remaining": one.remaining}
         if one.setting in RATES:
             left["resetMs"] = one.reset_ms

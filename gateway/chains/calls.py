@@ -8,12 +8,12 @@ from typing import Any
 from fairlane.gateway.attached import AnswerMode, NativeCall, NativeTask, Polled
 from fairlane.gateway.chains.fields import chain_fields, failure_fields, place_of_chain, stages_of
 from fairlane.gateway.chains.plan import Head, read_head
-from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
+from fairlane.gateway.chains.requests import Submission, make_chain, read_request
 from fairlane.gateway.core.bodies import encode_members
 from fairlane.gateway.core.poll import not_found, place_fields, poll_after
 from fairlane.gateway.core.spec import OWN_FIELDS, read_flag, read_options
 from fairlane.gateway.runtime import Gateway
-from fairlane.queues.chains import Chain
+from fairlane.queues.chains import Chain, read_chain
 from fairlane.queues.errors import StoreError
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL, Place, Record, State, Submitted
@@ -38,7 +38,7 @@ class ChainCalls:
         fields, gateway, current = call.fields, self._gateway, self._gateway.current
         stream = read_flag(fields, "stream")
         asynchronous = read_flag(fields, "async") if kind_of(fields.get("async") or b"") else not stream
-        wanted = await read_chain(current, call.caller, fields, gateway.bodies)
+        wanted = await read_request(current, call.caller, fields, gateway.bodies)
         gateway.calls.name(call.request, call.caller)
         options = read_options(fields, wait=not asynchronous, stream=stream)
         options.sets_stream = bool(kind_of(fields.get("stream") or b""))
@@ -69,7 +69,7 @@ class ChainCalls:
         time, as each may be large."""
         try:
             async with self._semaphore.hold(user):
-                chain = await self._scheduler.chain(task_id)
+                chain = await read_chain(self._scheduler, task_id)
         except StoreError:
             return {}
         return {} if chain is None else failure_fields(read_head(chain.head), chain)
@@ -89,7 +89,7 @@ class ChainCalls:
         return Polled(chain_fields(chain), place)
 
     async def _chain(self, task_id: str, record: Record, *, contents: bool) -> Chain:
-        chain = await self._scheduler.chain(task_id, contents=contents)
+        chain = await read_chain(self._scheduler, task_id, contents=contents)
         if chain is None:
             raise not_found(task_id)  # it expired meanwhile
         return chain._replace(state=record.state)  # it may have advanced since that was read
@@ -100,7 +100,7 @@ class ChainCalls:
 
     async def _inspected(self, task_id: str, record: Record) -> dict[str, Any]:
         """Return the chain's name and its stages, as a poll shows them, with model and queue; {} if it is gone."""
-        chain = await self._scheduler.chain(task_id, contents=False)
+        chain = await read_chain(self._scheduler, task_id, contents=False)
         if chain is None:
             return {}
         head = read_head(chain.head)

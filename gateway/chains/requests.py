@@ -54,7 +54,7 @@ class Submission(NamedTuple):
     """Its stages, as clients first see them."""
 
 
-async def read_chain(
+async def read_request(
     current: ActiveConfig, caller: Caller, fields: RawObject, bodies: Bodies
 ) -> ChainRequest:
     """Return the chain that a request asks for, with its variables. Raise ApiError: 400, 404."""

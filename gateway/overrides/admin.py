@@ -123,7 +123,7 @@ class OverrideAdmin:
         changed: dict[str, dict[str, Any]] = {}
         if values and not check:
             try:
-                change = await scheduler.override(kind, name, values, actor)
+                change = await self._store.set_settings(kind, name, values, actor)
             except OverflowError:
                 raise _too_many() from None
             if change is None:

@@ -16,6 +16,7 @@ from fairlane.gateway.attached import Polled
 from fairlane.gateway.endpoints.endpoints import Endpoint
 from fairlane.gateway.errors import SECOND_MS, ApiError
 from fairlane.gateway.permits.signed import Signer
+from fairlane.gateway.permits.store import release_permit, use_permit
 from fairlane.queues.metrics import PERMIT_CHECKS
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Admitted, Fragment, Permit, PermitEnd, Record, RetryAt, State
@@ -106,7 +107,7 @@ class Gate:
         if of is None:
             return None
         return await self._background.until_answered(
-            lambda: self._scheduler.release_permit(*of, _REPORTED), GIVE_UP_S
+            lambda: release_permit(self._scheduler, *of, _REPORTED), GIVE_UP_S
         )
 
     def polled(self, task_id: str, record: Record) -> Awaitable[Polled] | None:
@@ -136,7 +137,7 @@ class Gate:
     async def _ask(self, task_id: str) -> tuple[Admitted, int]:
         nonce = self._scheduler.nonce()
         outcome, epoch, later = await self._background.until_answered(
-            lambda: self._scheduler.use_permit(task_id, nonce), GIVE_UP_S
+            lambda: use_permit(self._scheduler, task_id, nonce), GIVE_UP_S
         )
         self._ask_later(later)
         return outcome, epoch

@@ -20,7 +20,7 @@ from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import Outbox, Table
 from fairlane.gateway.records.records import EndTable
 from fairlane.gateway.usage.usage import UsageTable
-from fairlane.queues.chains import ChainEnd, ChainStart, StageEntry, Step
+from fairlane.queues.chains import ChainEnd, ChainStart, StageEntry, Step, advance, parse_advance
 from fairlane.queues.credits import BalanceStore
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Limits, Scheduler
@@ -79,7 +79,7 @@ class Bank:
 
     async def advance(self, grant: Grant, tokens: int, then: StageEntry | ChainEnd | None) -> str:
         step = Step(b"{}", Used(tokens, 0), self.scheduler.nonce(), then, worker="w")
-        return self.scheduler.parse_advance(await self.scheduler.advance(grant, 2, [], step)).outcome
+        return parse_advance(self.scheduler, await advance(self.scheduler, grant, 2, [], step)).outcome
 
     async def finish(self, grant: Grant, tokens: int, state: State = State.COMPLETED) -> str:
         end = End(

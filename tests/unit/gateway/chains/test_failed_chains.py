@@ -4,6 +4,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
+
 from fairlane.gateway.chains.calls import ChainCalls
 from fairlane.streaming.results import MAX_CONCURRENT
 
@@ -14,13 +16,14 @@ class Store:
     def __init__(self) -> None:
         self.read = self.reading = self.most = 0
 
-    async def chain(self, task_id: str) -> None:
+    async def run(self, *_: Any) -> list[bytes]:
         self.reading += 1
         self.most = max(self.most, self.reading)
         for _ in range(3):
             await asyncio.sleep(0)
         self.reading -= 1
         self.read += 1
+        return [msgspec.msgpack.encode({"known": False})]
 
 
 def test_of_many_chains_that_fail_together_few_are_read_at_once() -> None:
