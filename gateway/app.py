@@ -268,7 +268,7 @@ class App(FastAPI):
                 away.why = str(error)
             return away
         if isinstance(error, StoreError):
-            unavailable = store_unavailable(self.gateway.store.down_ms)
+            unavailable = store_unavailable(self.gateway.store.longest_down_ms)
             unavailable.facts = {"cause": str(error)}
             if request.path.startswith("/api/admin/"):  # only operators see the reason
                 unavailable.why = self.gateway.store.trouble

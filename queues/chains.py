@@ -268,7 +268,8 @@ def advance(
     `seq`: as `finish` has it. Call again with the same `step` until it is answered: the slot is held until then. A call that
     comes when the chain has advanced further returns a stale grant.
     """
-    ask = scheduler.ask(step.worker, step.upstream, step.want, step.nonce) | {
+    want = 0 if scheduler.spans(step.models) else step.want
+    ask = scheduler.ask(step.worker, step.upstream, want, step.nonce) | {
         "id": grant.task_id,
         "epoch": grant.epoch,
         "token": grant.token,
@@ -296,7 +297,7 @@ def advance(
             finish |= {name: value for name, value in blamed.items() if value}
         ask["finish"] = finish
         blobs.append(end.terminal[1])
-    return scheduler.run("advance", ask, *blobs)
+    return scheduler.of_task(grant.task_id).run("advance", ask, *blobs)
 
 
 def parse_advance(scheduler: Scheduler, reply: Any) -> Advanced:
@@ -323,7 +324,7 @@ async def read_chain(scheduler: Scheduler, task_id: str, *, contents: bool = Tru
 
     `contents`: with its plan and results, which may be large; else only which results there are.
     """
-    reply = await scheduler.run("read_chain", {"id": task_id, "contents": contents})
+    reply = await scheduler.of_task(task_id).run("read_chain", {"id": task_id, "contents": contents})
     return _read(reply) if decode_map(reply[0])["known"] else None
 
 

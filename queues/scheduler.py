@@ -5,7 +5,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import structlog
@@ -90,6 +90,7 @@ MAX_PUBLISHED = 65_536
 """Bytes of an event that is published to other replicas; of a larger one only the id is."""
 
 NEVER_READ = Version()
+T = TypeVar("T")
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -169,6 +170,31 @@ class Scheduler:
             dropped=number,
             max_retained_bytes=self.limits.max_retained_bytes,
         )
+
+    # ---- pools: see pooled.py ----------
+
+    @property
+    def up(self) -> bool:
+        """Whether calls are taken."""
+        return self._link.up
+
+    def of_task(self, task_id: str) -> "Scheduler":  # noqa: ARG002
+        """Return the scheduler of a task's pool."""
+        return self
+
+    def of_model(self, model: str) -> "Scheduler":  # noqa: ARG002
+        """Return the scheduler of a model's pool."""
+        return self
+
+    def spans(self, models: Iterable[str]) -> bool:  # noqa: ARG002
+        """Return whether models are in several pools: then a freed slot is filled by `take`, and not by `finish`."""
+        return False
+
+    def grouped(self, items: list[T], task_of: Callable[[T], str]) -> list[list[T]]:  # noqa: ARG002
+        """Return items by the pools of their tasks: what one call can have."""
+        return [items]
+
+    # ---- calls ----------
 
     def nonce(self) -> str:
         """A name for one call, unique over all replicas (the replica id is random)."""
@@ -267,7 +293,7 @@ class Scheduler:
         """Read the reply of `take`."""
         return Taken(read_grants(reply), *read_retry_at(decode_map(reply[0])["later"]))
 
-    def append(self, appends: Iterable[Append]) -> asyncio.Future[Any]:
+    def append(self, appends: Sequence[Append]) -> asyncio.Future[Any]:
         """Add events to logs, each task's for itself; read the reply with `parse_append`."""
         calls, blobs = list[Any](), list[bytes]()
         for grant, seq, events, output in appends:
@@ -313,7 +339,7 @@ class Scheduler:
         with contextlib.suppress(StoreError):
             self._link.command("SPUBLISH", self._channel_prefix + replica, message)
 
-    def sent(self, grants: Iterable[Grant]) -> asyncio.Future[Any]:
+    def sent(self, grants: Sequence[Grant]) -> asyncio.Future[Any]:
         """The requests of these attempts have left their workers: in their models' windows they count for as long as these last
         from now, and no longer until they have ended. Repeated, the last time counts. `parse_sent` reads the reply.
         """

@@ -283,7 +283,8 @@ async def find_tasks(
 
     `next` is the `after` of the next page, null at the end.
     """
-    if after and not could_be_ours(chain_of(after), now_ms()):
+    cursors = [one for one in after.split(",") if one not in ("", "-")]  # of each pool
+    if not all(could_be_ours(chain_of(one), now_ms()) for one in cursors):
         raise bad_request("after must be the id of a task", "after")
     times = {"from": since, "to": until}
     wanted = wanted | {name: value for name, value in times.items() if value}

@@ -47,12 +47,12 @@ async def force(
 async def force_breaker(
     scheduler: Scheduler, model: str, upstream: str, state: Literal["open", "closed", "auto"], actor: Actor
 ) -> tuple[str, str]:
-    """Have the breaker of an upstream open or closed, or let it go by itscheduler. What it was before, and the id of the entry in
+    """Have the breaker of an upstream open or closed, or let it go by itself. What it was before, and the id of the entry in
     the audit record, which is written in the same step. Raises LookupError: no worker names such an upstream.
     """
     who = {"who": actor.name, "address": actor.address, "mark": audit_mark(), "replica": scheduler.replica}
     ask = {"model": model, "upstream": upstream, "state": state} | who
-    said = await scheduler.call("force_breaker", ask)
+    said = await scheduler.of_model(model).call("force_breaker", ask)
     if said["outcome"] == "unknown":
         raise LookupError(upstream)
     if said["outcome"] == "too_many":

@@ -22,6 +22,7 @@ from fairlane.gateway.prompts.errors import VariablesError
 from fairlane.gateway.prompts.filling import members_of_variables, read_locale, usable_chains, variables_of
 from fairlane.gateway.routing.routes import not_there
 from fairlane.queues.chains import MAX_BYTES, ChainStart
+from fairlane.queues.ids import in_pool
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 
@@ -132,6 +133,7 @@ async def make_chain(
         task.downgrade.extras.pop("quota", None)
         cheaper.begin(task.downgrade)
     task.apply_plan(first, _OF_A_STAGE, _EXTRAS_OF_A_STAGE)
+    task.id = in_pool(task_id, current.plans.placement.of_model(first.model))
     start.begin(task)
     running = start.stage.number
     stages = [

@@ -30,7 +30,7 @@ from fairlane.gateway.errors import ApiError, TokenForbids, bad_request
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import MODES, Settings
-from fairlane.queues.ids import new_task_id
+from fairlane.queues.ids import in_pool, new_task_id
 from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.queues.tasks import TaskSpec, only_set
 from fairlane.streaming.jsontext import kind_of
@@ -342,7 +342,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
                 repair=repair,
             )
         return TaskSpec(
-            id=self.task_id,
+            id=in_pool(self.task_id, plan.pool) if plan.pool else self.task_id,
             model=plan.model,
             queue=settings.queue_for(plan.tier, mode),
             user=caller.user,

@@ -21,7 +21,7 @@ def attach(gateway: Gateway) -> Attached:
         gateway.current.take_endpoints(added, known.changed_ms)
         gateway.settings_changed()
         with contextlib.suppress(StoreError):  # written when Redis is back
-            await gateway.configuration.bring()
+            await gateway.bring_configuration()
         gateway.endpoints_changed()
 
     monitor = EndpointMonitor(store, take)

@@ -47,18 +47,17 @@ class Records:
     def __init__(
         self,
         database: Database,
-        link: RedisLink,
-        keys: Keys,
+        pools: Sequence[tuple[RedisLink, Keys]],
         replica: str,
         current: ActiveConfig,
         metrics: Recorder,
         as_shown: Callable[[str, Values], Values],
         attached: Sequence[Attached],
     ) -> None:
-        """`as_shown`: see `AuditTable`."""
+        """`pools`: each has an outbox; that of the first one has the audit log too. `as_shown`: see `AuditTable`."""
         self.slots = ReportSlots(database)
         self.erased = ErasedUsers(database)
-        self.rejections = RejectionCounts(link, keys, replica)
+        self.rejections = RejectionCounts(*pools[0], replica)
         self.usage = UsageReports(self.slots)
         used = UsageTable(lambda queue: current.settings.tier_of(queue), lambda: current.settings.models)
         tables: dict[str, Table] = {
@@ -67,5 +66,6 @@ class Records:
             "audit": AuditTable(as_shown, self.erased).write,
             "rejections": write_rejections,
         }
-        self.outbox = Outbox(link, keys, database, tables, metrics)
-        self.parts: list[Component] = [self.outbox, self.rejections, Retention(database, current)]
+        outboxes = [Outbox(link, keys, database, tables, metrics) for link, keys in pools]
+        self.outbox = outboxes[0]
+        self.parts: list[Component] = [*outboxes, self.rejections, Retention(database, current)]

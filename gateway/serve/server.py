@@ -143,18 +143,20 @@ def make_server(gateway: Gateway, settings: Settings) -> Server:
 
 
 @contextlib.asynccontextmanager
-async def store(settings: Settings) -> AsyncIterator[str]:
-    """Yield the URL of Redis; without a configured one, of a private server for the time of this block."""
+async def store(settings: Settings) -> AsyncIterator[list[str]]:
+    """Yield the URL of each pool; without configured ones, of private servers for the time of this block."""
     if settings.redis_url:
-        yield settings.redis_url
+        yield settings.redis_urls
         return
-    async with EmbeddedRedis(settings.data_dir) as embedded:
-        yield embedded.url
+    async with contextlib.AsyncExitStack() as stack:
+        folders = [settings.data_dir, *(settings.data_dir / name for name in settings.pools[1:])]
+        servers = [await stack.enter_async_context(EmbeddedRedis(folder)) for folder in folders]
+        yield [server.url for server in servers]
 
 
 async def serve(
     settings: Settings,
-    redis_url: str,
+    redis_urls: list[str],
     *,
     sockets: list[socket.socket] | None = None,
     reload: Reload | None = None,
@@ -170,7 +172,7 @@ async def serve(
     are let in with `own_tokens`; `own_workers` runs them, where that is not the supervisor's to do.
     """
     loop = asyncio.get_running_loop()
-    async with open_gateway(settings, redis_url, siblings, own_tokens) as gateway:
+    async with open_gateway(settings, redis_urls, siblings, own_tokens) as gateway:
         server = make_server(gateway, settings)
         server.announces = siblings is None or siblings.index == 0
         background: set[asyncio.Future[None]] = set()

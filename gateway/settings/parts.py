@@ -181,6 +181,11 @@ class ModelSettings(SettingsPart):
     workers limit it, because they usually are the capacity.
     """
 
+    pool: Identifier | None = None
+    """Pool of Redis that has its tasks. Not set: one is chosen by its name. Models that tasks can move between, to a fallback or
+    along a chain, are in one pool.
+    """
+
     cost: Literal["tokens", "requests", "slot_seconds"] = "tokens"
     """What fairness counts. `tokens`: input + 2 × output, because a long answer takes more of the model than a short one.
     `requests`: each task counts as one (plain weighted round-robin). `slot_seconds`: how long a task held its slot, for work

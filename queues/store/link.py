@@ -161,8 +161,9 @@ class RedisLink:
         )
         return "" if plain else self.last_error.replace(f" at {self._address}", "")
 
-    async def start(self, wait_ms: int = 10_000) -> None:
-        """Connect; returns when ready. Raises StoreRefused (badly configured) or StoreUnavailable (after `wait_ms`).
+    async def start(self, wait_ms: int = 10_000, *, required: bool = True) -> None:
+        """Connect; returns when ready. Raises StoreRefused (badly configured) or, if it is required, StoreUnavailable (after
+        `wait_ms`).
 
         From then on the link keeps trying until `close`, whatever happens to Redis.
         """
@@ -176,7 +177,7 @@ class RedisLink:
             raise
         if self._fatal:
             raise self._fatal
-        if not self.up:
+        if not self.up and required:
             await self.close()
             why = self.last_error or "it does not answer"
             raise StoreUnavailable(

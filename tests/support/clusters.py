@@ -72,6 +72,11 @@ class Cluster:
         wait_for(taken_over, "the fail-over", seconds)
         return self.owner(key)
 
+    def follows(self, node: Server) -> None:
+        """Wait until a node that was started again follows the primary that replaced it."""
+        with client_of(node) as client:
+            wait_for(lambda: client.info("replication").get("master_link_status") == "up", "it to follow")
+
     def move_slot(self, key: str, target: Server) -> None:
         """Move the slot of a key to another primary, as `redis-cli --cluster reshard` does."""
         slot, source = self.slot(key), self.owner(key)
@@ -150,6 +155,11 @@ class Watched:
         with redis.Redis(port=self.sentinels[0], decode_responses=True) as client:
             wait_for(lambda: client.execute_command("SENTINEL", "FAILOVER", "main"), "a replica to promote")
         return self.promoted(before)
+
+    def follows(self, server: Server) -> None:
+        """Wait until a server that was started again follows the primary that replaced it."""
+        with client_of(server) as client:
+            wait_for(lambda: client.info("replication").get("master_link_status") == "up", "it to follow", 40)
 
     def promoted(self, before: Server) -> Server:
         """Wait until another server is the primary for all Sentinels."""

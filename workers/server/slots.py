@@ -240,6 +240,8 @@ class Slots(ABC):
             self.assign_task(grant, worker)
         if not grants and (self._missed_wakeups or worker.changed):
             self._on_no_grant(worker)
+        if not reserved and self.scheduler.spans(worker.models):
+            self.fill(worker)
 
     def hold(self, worker: Worker, ms: int) -> None:
         """Give a worker no task for a while."""

@@ -1050,7 +1050,7 @@ class Store:
 
     @property
     def _overrides(self) -> OverrideStore:
-        return OverrideStore(cast(RedisLink, self.world.link))
+        return OverrideStore([cast(RedisLink, self.world.link)], lambda _: 0)
 
     # ---- limits and credits ----------
 

@@ -72,7 +72,7 @@ async def test_a_gateway_that_lacks_one_does_not_start_and_names_it(
     may(server, *rules)
     settings = Settings(data_dir=tmp_path)
     with pytest.raises(StoreRefused, match=re.escape(named)):
-        async with open_gateway(settings, as_fairlane(server)):
+        async with open_gateway(settings, [as_fairlane(server)]):
             pass
 
 

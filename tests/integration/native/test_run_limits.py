@@ -57,7 +57,7 @@ async def test_a_timeout_says_in_every_api_what_the_task_waited_for(gateway: Sta
     ):
         await talk.warm(worker, "m")
         if waited_for != "model":
-            await OverrideStore(talk.served.gateway.link).set_settings(
+            await OverrideStore([talk.served.gateway.link], lambda _: 0).set_settings(
                 "model", "m", {"paused": True}, OPERATOR
             )
         calls = [

@@ -33,7 +33,7 @@ REFUSED = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 429}
 
 async def change(served: Served, model: str = "m", **values: Value) -> None:
     """Change a model's settings while the gateway runs."""
-    await OverrideStore(served.gateway.link).set_settings("model", model, values, OPERATOR)
+    await OverrideStore([served.gateway.link], lambda _: 0).set_settings("model", model, values, OPERATOR)
 
 
 async def record(served: Served, task_id: str) -> dict[str, str]:
