@@ -29,7 +29,7 @@ def test_models_that_tasks_can_move_between_share_a_pool() -> None:
         chains={
             "k": {
                 "stages": [
-                    {"name": "one", "template": "r"},
+                    {"name": "one", "model": "r", "messages": [{"role": "user", "content": "x"}]},
                     {"name": "two", "model": "d", "messages": [{"role": "user", "content": "x"}]},
                 ]
             }
