@@ -30,7 +30,7 @@ class Placement:
             pools = {configured[model] for model in group if model in configured}
             if len(pools) > 1:
                 listed = ", ".join(
-                    f"{model} in {configured[model]}" for model in group if model in configured
+                    f"{model} in {configured[model]}" for model in sorted(group) if model in configured
                 )
                 raise ValueError(f"tasks can move between these models, so they need one pool: {listed}")
             pool = names.index(pools.pop()) if pools else self._by_hash(min(group))

@@ -1,6 +1,7 @@
 """A link finds the primary of its pool behind each kind of address. An address of the wrong kind is refused in one sentence."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,15 @@ async def test_sentinels_are_followed_when_they_promote_a_replica() -> None:
         await link.start()
         try:
             assert await writes(link)
-            await asyncio.to_thread(watched.fail_over)  # the old primary goes on
-            await until(lambda: not link.up, "the old primary to be given up")
-            await until(lambda: writes(link), "the link to follow")
+            promoted = await asyncio.to_thread(watched.fail_over)  # the old primary goes on
+
+            async def arrives() -> bool:
+                with contextlib.suppress(StoreError):
+                    await link.command("SET", PREFIX + "y", "1")
+                with promoted.client() as client:
+                    return bool(client.exists(PREFIX + "y"))
+
+            await until(arrives, "the link to follow")
         finally:
             await link.close()
         assert "set redis_url to redis+sentinel://" in await refusal(

@@ -16,6 +16,9 @@ class Store:
     def __init__(self) -> None:
         self.read = self.reading = self.most = 0
 
+    def of_task(self, _: str) -> "Store":
+        return self
+
     async def run(self, *_: Any) -> list[bytes]:
         self.reading += 1
         self.most = max(self.most, self.reading)
