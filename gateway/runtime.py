@@ -257,6 +257,7 @@ class Gateway:
             self.inspector,
             history,
             *(pool.configuration for pool in pools),
+            *self.store.moves(self._models_moved),
             self.replicas,
             *records.parts,
             checker,
@@ -307,6 +308,10 @@ class Gateway:
         current = self.current
         changes = current.replace(settings)
         self.settings_changed()
+        if self.store.look_for_moves():
+            self.dispatcher.offers.offer_soon()
+            with contextlib.suppress(StoreError):  # else the maintenance offers them
+                await self.dispatcher.offers.report_if_due()
         self.scheduler.limits = limits_of(current.settings)
         self.calls.max_open = settings.max_calls_per_caller
         self.metrics.declare_fallbacks(current.plans.routes.moves())
@@ -408,6 +413,10 @@ class Gateway:
             if feature.store_back is not None:
                 feature.store_back()
         self.hub.check_soon(store_lost=True)
+
+    def _models_moved(self) -> None:
+        self.dispatcher.offers.offer_soon()
+        self.dispatcher.background.spawn(self.dispatcher.fill_all())
 
     def _messages_missed(self) -> None:
         self.scheduler.log_generation += 1

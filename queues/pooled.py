@@ -12,18 +12,21 @@ from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
-from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.ids import pool_of
 from fairlane.queues.inspect.load import ModelLoad
-from fairlane.queues.loops import gather_available
+from fairlane.queues.loops import Periodic, gather_available
 from fairlane.queues.placement import Placement
 from fairlane.queues.replies import read_grants
 from fairlane.queues.rules import ConfiguredSettings, EffectiveSettings, Kind
 from fairlane.queues.scheduler import Limits, Scheduler
-from fairlane.queues.tasks import Append, End, EventFields, Grant, Taken, Top, WaitEstimate
+from fairlane.queues.tasks import Append, End, EventFields, Grant, Taken, TaskSpec, Top, WaitEstimate
 
 T = TypeVar("T")
 ANY = "*"
+MOVES_S = 2.0
+MAX_MODELS = 500
+"""Models that are looked at in each pool: those that were used last."""
 
 
 class PooledScheduler(Scheduler):
@@ -41,6 +44,8 @@ class PooledScheduler(Scheduler):
         self._link, self._keys = first._link, first._keys
         self._numbers = itertools.count(1)
         self._turns = itertools.count()
+        self.leaving: dict[str, Scheduler] = {}
+        """Models that have moved -> the pool that still has tasks of them: these are taken first, and no others."""
 
     # ---- which pool ----------
 
@@ -57,7 +62,7 @@ class PooledScheduler(Scheduler):
         """Return models by their pools; `*` is in all of them."""
         found: dict[Scheduler, list[str]] = {}
         for model in models:
-            for pool in self.pools if model == ANY else (self.of_model(model),):
+            for pool in self.pools if model == ANY else (self.leaving.get(model) or self.of_model(model),):
                 found.setdefault(pool, []).append(model)
         return found
 
@@ -119,6 +124,12 @@ class PooledScheduler(Scheduler):
         """Read the replies of `take`."""
         found = [Scheduler.parse_take(one) for one in reply]
         return Taken(*(list(itertools.chain(*parts)) for parts in zip(*found, strict=True)))  # type: ignore[arg-type]
+
+    def submit(self, task: TaskSpec, want: int, *args: Any, **named: Any) -> asyncio.Future[Any]:
+        """As in a single pool. A task of a model that is leaving another pool begins later."""
+        if self.leaving and task.model in self.leaving:
+            want = 0
+        return self.of_task(task.id).submit(task, want, *args, **named)
 
     def finish(self, grant: Grant, seq: int, events: Sequence[EventFields], end: End) -> asyncio.Future[Any]:
         """As in a single pool. A worker of several pools takes nothing for the freed slot: no pool is to have it each time."""
@@ -246,6 +257,8 @@ class PooledScheduler(Scheduler):
     ) -> asyncio.Future[Any]:
         """Offer models in their pools. The future yields the replies of all."""
         offered, gone = self.by_pool(models), self.by_pool(withdrawn)
+        for model in self.leaving.keys() & {*models}:  # its new tasks wait until the old ones have ended
+            offered.setdefault(self.of_model(model), []).append(model)
         replies = [
             pool.offer(
                 offered.get(pool, ()),
@@ -264,6 +277,34 @@ class PooledScheduler(Scheduler):
         return sum(Scheduler.parse_offer(one) for one in reply)
 
 
+class ModelMoves(Periodic):
+    """Finds models that have moved to another pool by a change of the configuration, and when their old tasks have ended."""
+
+    name = "model-moves"
+    interval_s = MOVES_S
+    expected = (StoreError,)
+
+    def __init__(self, scheduler: PooledScheduler, changed: Callable[[], None]) -> None:
+        """`changed` is called when other pools are to be asked for tasks than before."""
+        self._scheduler = scheduler
+        self._changed = changed
+        self.wake: asyncio.Event = asyncio.Event()
+
+    async def step(self) -> None:
+        """Look at the models that each pool used last."""
+        scheduler, found = self._scheduler, dict[str, Scheduler]()
+
+        async def look(pool: Scheduler) -> None:
+            for model in await pool.models_in_use(MAX_MODELS):
+                if scheduler.of_model(model) is not pool and await pool.has_tasks(model):
+                    found[model] = pool
+
+        await scheduler.of_all(look)
+        if found != scheduler.leaving:
+            scheduler.leaving = found
+            self._changed()
+
+
 def _route(name: str, at: int = 0) -> Any:
     """Return a method that calls the pool of the task that its argument number `at` names, or has been granted."""
 
@@ -276,7 +317,7 @@ def _route(name: str, at: int = 0) -> Any:
 
 
 BY_TASK = (
-    *("submit", "requeue", "cancel", "position", "follow", "page", "last_event", "payload", "request"),
+    *("requeue", "cancel", "position", "follow", "page", "last_event", "payload", "request"),
     *("mark_read", "delete_task", "mark_ticket_used", "is_ticket_used", "publish_progress"),
 )
 """Methods whose first argument names a task, or has been granted one."""

@@ -601,6 +601,18 @@ class Scheduler:
             found.append(WaitEstimate(int(wait_ms), int(state.mean_ms)))
         return found
 
+    async def models_in_use(self, most: int) -> list[str]:
+        """Return the models that were used last."""
+        found = await self._link.command("ZREVRANGE", self._keys("models"), 0, most - 1)
+        return [name.decode() for name in found]
+
+    async def has_tasks(self, model: str) -> bool:
+        """Return whether tasks of a model wait or hold a slot."""
+        state = self._link.command("HGET", self._keys("model", model=model), "state")
+        taken = self._link.command("ZCARD", self._keys("slots", model=model))
+        waiting = sum(lane.waiting for lane in read_state(await state).lanes.values())
+        return bool(await taken) or waiting > 0
+
     async def now_ms(self) -> int:
         """The store's time, which that of tasks is."""
         seconds, micros = await self._link.command("TIME")

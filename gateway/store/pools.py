@@ -9,13 +9,14 @@ from fairlane.gateway.core.links import Tickets
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.dispatching import ENDS, limits_of
 from fairlane.gateway.features import lua_modules
+from fairlane.gateway.lifecycle import Component
 from fairlane.gateway.store.configuration import ConfigurationMonitor
 from fairlane.gateway.store.connection import NewConnection
 from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.metrics import Recorder
-from fairlane.queues.pooled import PooledScheduler
+from fairlane.queues.pooled import ModelMoves, PooledScheduler
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.address import parse_address
 from fairlane.queues.store.channel import Channel
@@ -127,6 +128,18 @@ class StorePools:
     def links(self) -> list[tuple[RedisLink, Keys]]:
         """Return each pool's connection, and the names of its keys."""
         return [(pool.link, pool.keys) for pool in self.pools]
+
+    def moves(self, changed: Callable[[], None]) -> list[Component]:
+        """Return what follows models that move to another pool. `changed`: see `ModelMoves`."""
+        if isinstance(self.scheduler, PooledScheduler):
+            self._moves = ModelMoves(self.scheduler, changed)
+        return [self._moves] if self._moves else []
+
+    def look_for_moves(self) -> bool:
+        """The configuration has changed. Return whether models may have moved."""
+        if self._moves is not None:
+            self._moves.wake.set()
+        return self._moves is not None
 
     async def start(self) -> None:
         """Connect. Raise StoreRefused if a pool is badly configured, and StoreUnavailable if none is available. One that is

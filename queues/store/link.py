@@ -52,7 +52,7 @@ _TRANSIENT_PREFIXES = ("BUSY", "MISCONF", "NOREPLICAS")
 COMMANDS = {
     *("EXISTS", "FUNCTION LOAD", "GET", "HGET", "HGETALL", "HMGET", "HSET", "INFO", "PING", "SET"),
     *("TIME", "XAUTOCLAIM", "XGROUP CREATE", "XLEN", "XRANGE", "XREADGROUP", "XREVRANGE"),
-    *("SPUBLISH", "SSUBSCRIBE", "XADD", "ZADD", "ZRANGE", "ZREVRANGE"),
+    *("SPUBLISH", "SSUBSCRIBE", "XADD", "ZADD", "ZCARD", "ZRANGE", "ZREVRANGE"),
 }
 """What is sent to Redis in addition to scripts and what loads them."""
 

@@ -90,3 +90,30 @@ async def test_one_pool_is_unavailable_and_the_other_goes_on(servers: list[Serve
     print(load.outcomes, load.codes)
     assert load.wrong == []
     assert not load.outcomes["lost"]
+
+
+async def test_a_model_that_moves_to_another_pool_is_drained_first(
+    servers: list[Server], tmp_path: Path
+) -> None:
+    urls = [server.url for server in servers]
+    async with (
+        talking(urls, tmp_path, pools=2, models=MODELS) as talk,
+        talk.worker2(["b"], slots=1) as worker,
+    ):
+        old = [await talk.submit(model="b") for _ in range(3)]
+        first = await worker.take()
+        before = talk.served.gateway.current.settings
+        moved = {**MODELS, "b": {**MODELS["b"], "pool": "main"}}
+        await talk.served.gateway.reconfigure(
+            Settings(**{**before.model_dump(exclude_unset=True), "models": moved})
+        )
+        new = [await talk.submit(model="b") for _ in range(2)]
+        assert [pool_of(task_id) for task_id in (*old, *new)] == [1, 1, 1, 0, 0]
+        order = [first["taskId"]]
+        await worker.answer(first, "x")
+        for _ in range(4):
+            task = await worker.take()
+            order.append(task["taskId"])
+            assert len(talk.served.gateway.dispatcher.attempts) == 1
+            await worker.answer(task, "x")
+        assert order == [*old, *new]
