@@ -147,8 +147,9 @@ class Gateway:
                 queues=lambda: current.settings.queues,
                 models=lambda: current.settings.models,
                 first=store.links[0],
+                pool=number,
             )
-            for link, its_keys in store.links
+            for number, (link, its_keys) in enumerate(store.links)
         ]
         self.inspector = inspectors[0] if len(inspectors) == 1 else PooledInspector(inspectors)
         positions = PositionMonitor(self.scheduler)

@@ -16,7 +16,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.store.pools import StorePools
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
-from fairlane.queues.inspect.inspector import StoreInspector
+from fairlane.queues.inspect.inspector import PoolLoad, StoreInspector
 from fairlane.queues.scheduler import Scheduler
 from fairlane.workers.server.hooks.congestion import Congestion
 
@@ -31,12 +31,14 @@ class OverviewReader:
     _inspector: StoreInspector
     _current: ActiveConfig
     _congestion: Congestion
+    _loads: dict[int, PoolLoad] = field(default_factory=dict, init=False)
 
     async def read(self, tasks: int) -> dict[str, Any]:
         """Return the response of GET /api/admin/overview, with at most `tasks` of the newest tasks. Raise StoreError."""
         survey, (task_rows, _) = await asyncio.gather(
             self._inspector.snapshot(), search(self._scheduler, {}, "", tasks)
         )
+        self._loads |= {load.pool: load for load in survey.pools}
         settings, limits = self._current.settings, self._congestion.effective_limits()
         return {
             "now": survey.now_ms,
@@ -62,6 +64,7 @@ class OverviewReader:
                 "recordsMax": settings.tuning.outbox_max_entries,
             },
             "store": self.store(),
+            "pools": self.pools(),
             "database": self.database(),
             "tasks": task_rows,
             "replicas": [
@@ -78,9 +81,17 @@ class OverviewReader:
     def store(self) -> dict[str, Any]:
         """Return what this replica knows about Redis: address, connection, whether it accepts writes, since when not (ms)."""
         states = [pool.monitor.state() for pool in self._store.pools]
-        worst = next((state for state in states if not state["up"] or state["rejectsWrites"]), states[0])
-        named = [{"pool": pool.name, **state} for pool, state in zip(self._store.pools, states, strict=True)]
-        return worst | {"pools": named if len(named) > 1 else []}
+        return next((state for state in states if state["up"] and not state["rejectsWrites"]), states[0])
+
+    def pools(self) -> list[dict[str, Any]]:
+        """Return the pools, with what they carried when they were read last; [] if there is one."""
+        rows = []
+        for pool in self._store.pools if len(self._store.pools) > 1 else ():
+            row = {"pool": pool.name, **pool.monitor.state()}
+            if load := self._loads.get(pool.number):
+                row |= {"waiting": load.waiting, "running": load.running, "redisCpuSeconds": load.cpu_s}
+            rows.append(row)
+        return rows
 
     def database(self) -> dict[str, Any]:
         """Return what this process knows about the SQL database: address, whether it responds, since when not (ms), and why."""
@@ -129,6 +140,7 @@ class OverviewFeed:
         event = self._known | {
             "now": now_ms(),
             "store": self._overview.store(),
+            "pools": self._overview.pools(),
             "database": self._overview.database(),
             "gateway": {"replica": self._replica, "version": __version__, **self._about()},
         }

@@ -17,6 +17,7 @@ TABLES = {
     "models": "model running limit waiting workers slots paused",
     "workers": "worker=name id=workerId replica running slots silent=taskSilentMs:duration models "
     "last_seen=heartbeatAgeMs:duration draining unhealthy quirks=tags.quirks",
+    "pools": "pool address up waiting running redis_cpu=redisCpuSeconds",
     "replicas": "replica host pid version last_seen=ageMs:duration",
 }
 
@@ -42,7 +43,7 @@ def status(gateway: Gateway) -> None:
         rows = [[column.cell(row) for column in columns] for row in state.get(name, ())]
         if rows:
             print_table([column.title for column in columns], rows)
-        else:
+        elif name != "pools":
             typer.echo(f"no {name}")
 
 
@@ -51,6 +52,11 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
     now, store, database = state["now"], state.get("store", {}), state.get("database", {})
     if store.get("rejectsWrites"):
         yield f"Redis at {store['address']} has rejected writes for {_since(store, now)}: {store['reason']}"
+    for pool in state.get("pools", ()):
+        if not pool["up"]:
+            yield f"pool {pool['pool']} has had no connection to Redis for {_since(pool, now)}: {pool['reason']}"
+        elif pool["rejectsWrites"]:
+            yield f"the Redis of pool {pool['pool']} has rejected writes for {_since(pool, now)}: {pool['reason']}"
     if not database.get("up", True):
         yield f"the database has been unavailable for {_since(database, now)}: {database['reason']}"
     counts = state["counts"]

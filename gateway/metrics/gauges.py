@@ -116,6 +116,7 @@ MODEL = Scope(("model",), lambda it, label: (((label(model.model),), model) for 
 MODEL_AT = Scope(("model",), lambda it, label: (((label(model.model),), (model, it.now_ms)) for model in it.models))
 UPSTREAM = Scope(("model", "upstream"), _upstreams)
 STORE = Scope((), lambda it, _: [((), it)])
+POOL = Scope(("pool",), lambda it, _: (((str(pool.pool),), pool) for pool in it.pools))
 STORE_GAUGES: tuple[StoreGauge[Any], ...] = (
     StoreGauge("fairlane_tasks_waiting", LANE, "Tasks that wait", lambda it: it.waiting),
     StoreGauge("fairlane_tasks_running", LANE, "Tasks that hold a slot", lambda it: it.running),
@@ -157,6 +158,10 @@ STORE_GAUGES: tuple[StoreGauge[Any], ...] = (
     StoreGauge(
         "fairlane_workers", Scope(("status",), _workers), "Connected workers, of all replicas: ready, unhealthy or draining",
         float),
+    StoreGauge("fairlane_pool_tasks_waiting", POOL, "Waiting tasks of a pool, by its number", lambda it: it.waiting),
+    StoreGauge("fairlane_pool_tasks_running", POOL, "Running tasks of a pool", lambda it: it.running),
+    StoreGauge(
+        "fairlane_pool_redis_cpu_seconds", POOL, "CPU time of a pool's Redis since its start: use rate()", lambda it: it.cpu_s),
     StoreGauge("fairlane_redis_memory_bytes", STORE, "Memory that Redis takes", lambda it: it.memory and it.memory.used),
     StoreGauge(
         "fairlane_redis_memory_max_bytes", STORE, "Memory that Redis may take; 0: no limit is set",

@@ -202,6 +202,17 @@ class Memory(NamedTuple):
     most: int
 
 
+class PoolLoad(NamedTuple):
+    """What one pool carries."""
+
+    pool: int
+    """Its number."""
+    waiting: int
+    running: int
+    cpu_s: float | None
+    """CPU time of its Redis since that was started; None: Redis does not report it."""
+
+
 @dataclass(slots=True)
 class StoreSnapshot:
     """The store at one moment, as far as it was looked at."""
@@ -237,6 +248,7 @@ class StoreSnapshot:
     """Ended tasks that wait for the archive."""
     archive_age_ms: int = 0
     """How long the one has waited that came first."""
+    pools: list[PoolLoad] = field(default_factory=list)
 
 
 class Shares:
@@ -287,9 +299,11 @@ class StoreInspector(Periodic):
         queues: Callable[[], Iterable[str]],
         models: Callable[[], Iterable[str]],
         first: tuple[RedisLink, Keys] | None = None,
+        pool: int = 0,
     ) -> None:
         """`presence`: the workers here, fresher than the store has them; `queues`, `models`: those that are configured; `first`:
-        the pool that has the presence of replicas and workers, if it is another one."""
+        the pool that has the presence of replicas and workers, if it is another one; `pool`: the number of this one."""
+        self._pool = pool
         self._link = link
         self._keys = keys
         self._first = first or (link, keys)
@@ -434,7 +448,7 @@ class StoreInspector(Periodic):
             command("HVALS", keys("overrides")),
             command("HGETALL", keys("versions")),
             command("HGETALL", keys("hosts")),
-            _if_allowed(command("INFO", "memory")),
+            _if_allowed(command("INFO", "memory", "cpu")),
             command("XLEN", keys("outbox")),
             command("XRANGE", keys("outbox"), "-", "+", "COUNT", 1),
             command("XLEN", keys("archive")),
@@ -511,6 +525,14 @@ class StoreInspector(Periodic):
             _age(oldest, now_ms),
             archive,
             _age(first, now_ms),
+            [
+                PoolLoad(
+                    self._pool,
+                    sum(queue.waiting for queue in queues),
+                    sum(model.running for model in models),
+                    _cpu_s(info),
+                )
+            ],
         )
 
 
@@ -604,8 +626,18 @@ async def _if_allowed(reply: Awaitable[Reply]) -> Reply:
         return None
 
 
+def _info(info: bytes | None) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in (info or b"").decode().splitlines() if ":" in line)
+
+
+def _cpu_s(info: bytes | None) -> float | None:
+    found = _info(info)
+    parts = [found.get(f"used_cpu_{part}") for part in ("user", "sys")]
+    return sum(float(part) for part in parts if part) if all(parts) else None
+
+
 def _memory(info: bytes | None) -> Memory | None:
-    found = dict(line.split(":", 1) for line in (info or b"").decode().splitlines() if ":" in line)
+    found = _info(info)
     used, most = found.get("used_memory", ""), found.get("maxmemory", "")
     return Memory(int(used), int(most)) if used.isdigit() and most.isdigit() else None
 

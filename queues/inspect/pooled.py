@@ -86,6 +86,7 @@ def merged(snapshots: Sequence[StoreSnapshot]) -> StoreSnapshot:
         max(one.outbox_age_ms for one in snapshots),
         sum(one.archive for one in snapshots),
         max(one.archive_age_ms for one in snapshots),
+        [pool for one in snapshots for pool in one.pools],
     )
 
 

@@ -81,7 +81,8 @@ async def test_one_pool_is_unavailable_and_the_other_goes_on(servers: list[Serve
                 assert (answer.status_code, answer.json()["code"]) == (503, "STORE_UNAVAILABLE")
                 await until(lambda: load.ended_at["a"] > begun + 1, "the other pool to go on")
                 assert (await talk.http.get("/readyz")).status_code == 200
-                state = (await talk.http.get("/api/admin/overview")).json()["store"]
+                state = (await talk.http.get("/api/admin/overview")).json()
+                assert state["store"]["up"]
                 assert [(pool["pool"], pool["up"]) for pool in state["pools"]] == [
                     ("main", True),
                     ("pool-2", False),

@@ -145,7 +145,10 @@ function notices() {
   const known = () => (asOf === null ? t("store.unknown") : t("store.known", { at: clock(asOf) }));
   if (!store.up) found.push(["bad", `${t("store.down", { at: clock(store.since ?? now) })} ${known()}`]);
   else if (store.rejectsWrites) found.push(["bad", t("store.rejectsWrites", { address: store.address, at: clock(store.since), reason: store.reason })]);
-  else if (gateway.draining) found.push(["warn", t("draining")]);
+  for (const pool of picture.pools ?? []) {
+    if (store.up && !pool.up) found.push(["bad", t("store.poolDown", { pool: pool.pool, address: pool.address, at: clock(pool.since ?? now) })]);
+  }
+  if (store.up && !store.rejectsWrites && gateway.draining) found.push(["warn", t("draining")]);
   const away = database && !database.up ? { at: clock(database.since), reason: database.reason } : null;
   const { recordsWaiting, recordsMax } = counts ?? {};
   if (recordsWaiting >= recordsMax) {

@@ -14,6 +14,7 @@ export default {
   "live.paused": ["paused while the page is hidden", "页面隐藏时暂停"],
   "store.down": ["Redis has been unavailable since {at}. New requests are rejected with 503; running streams pause and continue when it is available again.", "Redis 自 {at} 起不可用。新请求以 503 拒绝，运行中的流暂停，恢复后继续。"],
   "live.rejectsWrites": ["Redis rejects writes", "Redis 拒绝写入"],
+  "store.poolDown": ["Pool {pool} (Redis at {address}) has been unavailable since {at}. New requests for its models are rejected with 503; other models are not affected.", "存储池 {pool}（Redis：{address}）自 {at} 起不可用。对其模型的新请求以 503 拒绝，其他模型不受影响。"],
   "store.rejectsWrites": ["Redis ({address}) has rejected writes since {at}. New requests are rejected with 503. Redis says: {reason}", "Redis（{address}）自 {at} 起拒绝写入，新请求以 503 拒绝。其应答：{reason}"],
   "database.away": ["The SQL database has been unavailable since {at}. Tasks continue and their usage records wait in Redis. Keys cannot be changed. {reason}", "SQL 数据库自 {at} 起不可用：任务照常进行，其记录暂存于 Redis，密钥无法更改。{reason}"],
   "database.full": ["New requests are rejected with 503 (OUTBOX_FULL): {n} records wait for the SQL database, the limit is {most}.", "新请求以 503 (OUTBOX_FULL) 被拒绝：有 {n} 条记录等待写入 SQL 数据库，最多允许 {most} 条。"],
