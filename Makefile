@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test nightly fuzz records chains hostile drill windows batches audit check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run test nightly fuzz records chains hostile drill windows batches audit check docs bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo $(if $(PORT),--port $(PORT))
@@ -91,6 +91,10 @@ check: install-dev
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m checks.words
 	$(BIN)/python -m checks.ratchet
+	$(BIN)/python -m checks.site
+
+docs: install-dev
+	$(BIN)/python -m checks.site
 
 bench: install-dev
 	$(BIN)/python -m bench
