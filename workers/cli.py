@@ -161,7 +161,7 @@ class UpstreamOptions:
         list[str] | None,
         typer.Option(
             help="NAME=VALUE: what the server takes otherwise, such as stream_options=omit, max_tokens=max_completion_tokens or "
-            "system=first, or a member that clients can set, such as provider=allow (docs/providers.md); may be repeated. A "
+            "system=first, or a member that clients can set, such as provider=allow (docs/models.md); may be repeated. A "
             "rejection that names such a member is learnt from."
         ),
     ] = None

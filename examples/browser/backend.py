@@ -1,6 +1,6 @@
 """A page's back end: submits with its key, and gives the page a link that reads this one task.
 
-Three programs, each in a terminal of its own; then open http://127.0.0.1:8000 (docs/browser.md):
+Three programs, each in a terminal of its own; then open http://127.0.0.1:8000 (docs/apps.md):
 
 FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000,http://localhost:8000 fairlane serve
 fairlane worker simulate --model demo

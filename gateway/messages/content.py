@@ -1,7 +1,7 @@
 """Messages with their blocks, as chat has them. Pure.
 
 What chat has no word for stands in its messages under Anthropic's name for it, and is noted (`Conversation.extended`): workers
-for Anthropic send it on, others leave it out or say it otherwise (docs/messages.md).
+for Anthropic send it on, others leave it out or say it otherwise (docs/http-api.md).
 """
 
 import re

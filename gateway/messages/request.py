@@ -1,4 +1,4 @@
-"""One of Anthropic's Messages requests as a chat request. Pure. docs/messages.md has the table."""
+"""One of Anthropic's Messages requests as a chat request. Pure. docs/http-api.md has the table."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -125,22 +125,6 @@ def test_the_page_on_operating_has_every_line_that_speaks_of_accounts_and_record
             assert any(words in line for words in known), line
 
 
-def test_the_page_on_signing_explains_every_refusal() -> None:
-    told = (ROOT / "docs" / "signing.md").read_text().partition("## When it is refused")[2]
-    sources = [
-        ROOT / "gateway" / name
-        for name in ("accounts", "core", "http", "signed_tokens", "access.py", "app.py")
-    ]
-    for sentence in [
-        text for source in sources for text in said(source, "InvalidToken|Unauthorized|TokenForbids")
-    ]:
-        rows = re.findall(r"^\| (?:`\w+`: )?([^`|]+) \|", told, re.MULTILINE)
-        phrases = [phrase.strip(" ,;…") for row in rows for phrase in re.split("[…;,]", row)]
-        assert any(" " in phrase and phrase in sentence for phrase in phrases), sentence
-    for code in ("TOKEN_EXPIRED", "UNAUTHORIZED", "TOKEN_USED_UP", "FORBIDDEN"):
-        assert f"`{code}`" in told
-
-
 def test_the_page_on_troubleshooting_names_what_callers_are_refused_with() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     for code in (

@@ -2,7 +2,7 @@
 
 Chat has one message for each turn of the assistant: thoughts, then what was said, then calls. So items that follow each other in
 this order become one message, and any other one begins the next. What chat has no word for is said as for Messages requests, and
-noted (`Conversation.extended`): workers for Anthropic get signed thoughts back, others say it otherwise (docs/responses.md).
+noted (`Conversation.extended`): workers for Anthropic get signed thoughts back, others say it otherwise (docs/http-api.md).
 """
 
 from collections.abc import Mapping, Sequence

@@ -28,22 +28,7 @@ ON_THE_DEMO = {
     "README.md",
     *(
         f"docs/{page}.md"
-        for page in (
-            "quickstart",
-            "api",
-            "browser",
-            "chains",
-            "frameworks",
-            "batches",
-            "messages",
-            "responses",
-            "webhooks",
-            "media",
-            "idempotency",
-            "troubleshooting",
-            "breakers",
-            "files",
-        )
+        for page in ("quickstart", "api", "apps", "background", "chains", "troubleshooting", "breakers")
     ),
 }
 """Pages for which `make run` is running. Others start what they need, in blocks of their own."""
@@ -55,41 +40,28 @@ NOT_RUN = {
     "CONTRIBUTING.md: make test         # what every change must p",
     "README.md: fairlane worker start --provider vllm --gate",
     "README.md: make run     # installs into .venv and start",
+    "docs/apps.md: export ANTHROPIC_BASE_URL=http://gateway:808",
+    "docs/apps.md: fairlane key create site delegating=true sig",
+    'docs/apps.md: import { watch } from "https://gateway.examp',
     "docs/api.md: curl localhost:8080/v1/chat/completions -H '",
-    "docs/browser.md: FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000,",
-    "docs/browser.md: cd examples/browser/react && npm install &&",
-    "docs/browser.md: fairlane worker simulate --model demo",
-    'docs/browser.md: import { watch } from "https://gateway.examp',
-    "docs/browser.md: python examples/browser/backend.py",
     "docs/deployment.md: chmod 600 fairlane.yaml && sudo chown 10001",
     "docs/deployment.md: docker build -t fairlane:local .",
     "docs/deployment.md: docker compose up -d --wait",
     "docs/deployment.md: docker run --rm fairlane:local key create pr",
     "docs/deployment.md: python3 -m venv /opt/fairlane",
-    "docs/frameworks.md: from llama_index.llms.openai_like import Ope",
-    "docs/frameworks.md: import litellm",
+    "docs/models.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
+    "docs/models.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
+    "docs/models.md: fairlane serve",
+    "docs/models.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
     "docs/permits.md: curl https://image.example.com/image/cat -H",
-    "docs/media.md: fairlane worker start --provider openai --ba",
-    "docs/messages.md: export ANTHROPIC_BASE_URL=http://gateway:808",
     "docs/kubernetes.md: docker build -t registry.example/fairlane:0.",
     "docs/kubernetes.md: kubectl create secret generic fairlane --fro",
     "docs/kubernetes.md: kubectl create secret generic fairlane-worke",
     "docs/paid-free.md: fairlane key create site delegating=true --p",
     "docs/paid-free.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
     "docs/quickstart.md: . .venv/bin/activate     # for the command `",
-    "docs/providers.md: ANTHROPIC_API_KEY=sk-PUT_YOURS_HERE fairlane",
-    "docs/providers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
     "docs/quickstart.md: fairlane worker start --provider ollama --mo",
     "docs/quickstart.md: make run",
-    "docs/upstreams.md: fairlane serve",
-    "docs/webhooks.md: curl localhost:8080/api/webhooks -H 'Content",
-    "docs/webhooks.md: curl -X POST localhost:8080/api/webhooks/$(p",
-    "docs/webhooks.md: fairlane serve --config local.yaml",
-    "docs/webhooks.md: uvicorn receiver:app --port 3000",
-    "docs/workers.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
-    "docs/workers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
-    "docs/workers.md: llama-server -m model.gguf --parallel 4 --ct",
-    "docs/workers.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
     "docs/troubleshooting.md: fairlane key update shop limits.requests_per",
     "docs/troubleshooting.md: fairlane balance list --key-id app",
     "docs/troubleshooting.md: fairlane balance ledger --user site/ann --fr",
@@ -158,7 +130,7 @@ def test_the_worked_example_is_its_files() -> None:
     shown = {block.text for block in blocks("docs/paid-free.md")}
     for file in ("fairlane.yaml", "ask.py"):
         assert (ROOT / "examples/paid-free" / file).read_text() in shown, file
-    shown = {block.text for block in blocks("docs/upstreams.md")}
+    shown = {block.text for block in blocks("docs/models.md")}
     assert (ROOT / "examples/upstreams/fairlane.yaml").read_text() in shown
 
 

@@ -1,4 +1,4 @@
-"""An OpenAI chat request as one of Anthropic's messages. Pure. docs/providers.md has the mapping."""
+"""An OpenAI chat request as one of Anthropic's messages. Pure. docs/http-api.md has the mapping."""
 
 import re
 from typing import Any

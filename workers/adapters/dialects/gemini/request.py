@@ -1,4 +1,4 @@
-"""An OpenAI chat request as one for Gemini's content. Pure. docs/providers.md has the mapping."""
+"""An OpenAI chat request as one for Gemini's content. Pure. docs/http-api.md has the mapping."""
 
 import mimetypes
 import re
