@@ -92,6 +92,7 @@ check: install-dev
 	$(BIN)/python -m checks.words
 	$(BIN)/python -m checks.ratchet
 	$(BIN)/python -m checks.site
+	$(BIN)/python -m checks.pages
 
 docs: install-dev
 	$(BIN)/python -m checks.site
