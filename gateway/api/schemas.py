@@ -158,31 +158,9 @@ File = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 
 # ---- errors ----------
 
-CODES = {
-    400: ("INVALID_REQUEST",),
-    401: ("UNAUTHORIZED", "TOKEN_EXPIRED", "LINK_INVALID"),
-    403: ("FORBIDDEN", "TOKEN_USED_UP"),
-    404: ("MODEL_NOT_FOUND", "TASK_NOT_FOUND", "FILE_NOT_FOUND", "FILES_OFF"),
-    410: ("IDEMPOTENCY_RESULT_GONE",),
-    422: ("IDEMPOTENCY_KEY_REUSED",),
-    429: (
-        *("RATE_LIMITED", "INSUFFICIENT_QUOTA", "USER_QUEUE_FULL", "TOO_MANY_CALLS"),
-        *("TOO_MANY_IDEMPOTENCY_KEYS", "TOO_MANY_FILES"),
-    ),
-    503: (
-        *("QUEUE_FULL", "WAIT_TOO_LONG", "NO_WORKER", "MODEL_UNAVAILABLE", "OUTBOX_FULL", "GATEWAY_STOPPING"),
-        *("STORE_UNAVAILABLE", "DATABASE_UNAVAILABLE", "TOO_MANY_CONNECTIONS", "REPORT_TOO_LONG"),
-        *("STORAGE_UNAVAILABLE", "FILE_LOST"),
-    ),
-    507: ("STORAGE_FULL",),
-}
-"""The codes of rejections, by HTTP status. `/v1` has OpenAI's names of three: `rate_limit_exceeded`, `insufficient_quota` and
-`invalid_api_key`; failed tasks have the codes of `queues/failures.py`."""
-REJECTIONS = "; ".join(f"{status}: {', '.join(codes)}" for status, codes in CODES.items())
-
 
 class OpenAIError(Struct, kw_only=True):
-    """Why a call failed, in OpenAI's shape: `message`, `type`, `param` and `code`."""
+    """Why a call failed, in OpenAI's shape: `message`, `type`, `param` and `code`; and `docs_url`, which explains it."""
 
     error: dict[str, str | None]
 
@@ -294,9 +272,10 @@ class Error(Schema, kw_only=True):
     """The reason why a call failed. `code` is for programs, `error` is a message for people."""
 
     error: str
-    code: Annotated[str, says(f"of a failed task, or of a rejection: {REJECTIONS}")]
+    code: Annotated[str, says("the cause; `/docs` and `x-error-codes` have all of them")]
     category: Annotated[str, says("of a task that failed: what is to be done, a word for several codes")] = ""
     model: Annotated[str, says("with NO_WORKER: the model without a worker")] = ""
+    docs_url: Annotated[str, says("where this gateway explains the code")] = ""
     task_id: str = ""
     retry_after_ms: Ms = 0
     waited_for: Waited = UNSET
