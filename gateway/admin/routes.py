@@ -184,7 +184,7 @@ TIME = r"^[0-9]{0,15}$"
     **described("admin.overview.get", "Get the state of queues, models, workers and replicas", OBJECT),
 )
 async def state(operator: OperatorDep, tasks: Annotated[int, Query(ge=0, le=500)] = 50) -> Response:
-    """Return queues, models, workers, counts, replicas, and the newest tasks. Members: docs/operating.md."""
+    """Return queues, models, workers, counts, replicas, and the newest tasks."""
     return answer(await operator.overview.read(tasks))
 
 

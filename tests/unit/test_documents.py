@@ -1,13 +1,11 @@
 """The documents say what the program does: what can be generated is compared, what is named must exist."""
 
-import ast
 import functools
 import importlib.metadata
 import itertools
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -104,37 +102,6 @@ def test_the_api_page_has_every_code_and_its_status() -> None:
     operators |= {"ENDPOINT_CONFIGURED", "ENDPOINT_EXISTS", "TOO_MANY_ENDPOINTS"}
     for code in set(re.findall(r'ApiError\(\s*\d+, "([A-Z_]+)"', source)) - operators:
         assert f"`{code}`" in API, code
-
-
-def said(source: Path, calls: str) -> Iterator[str]:
-    """With which texts functions of these names (a pattern) are called; what stands in braces is left out."""
-    for file in source.rglob("*.py") if source.is_dir() else [source]:
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and re.fullmatch(calls, ast.unparse(node.func)) and node.args:
-                first = node.args[0]
-                parts = first.values if isinstance(first, ast.JoinedStr) else [first]
-                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
-                yield from [text] if text.strip("…") else []
-
-
-def test_the_page_on_operating_has_every_line_that_speaks_of_accounts_and_records() -> None:
-    table = (ROOT / "docs" / "operating.md").read_text().partition("## The log")[2].partition("\n## ")[0]
-    known = re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)))
-    for part in ("accounts", "archive", "credits", "database", "records", "usage", "configuration.py"):
-        for line in said(ROOT / "gateway" / part, r"log\.\w+"):
-            assert any(words in line for words in known), line
-
-
-def test_the_page_on_troubleshooting_names_what_callers_are_refused_with() -> None:
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    for code in (
-        "TOKEN_EXPIRED",
-        "TOKEN_USED_UP",
-        "DATABASE_UNAVAILABLE",
-        "OUTBOX_FULL",
-        "INSUFFICIENT_QUOTA",
-    ):
-        assert f"`{code}`" in page
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,7 @@ PAGES = [
     "SECURITY.md",
     *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs").glob("*.md")),
 ]
-ON_THE_DEMO = {
-    "README.md",
-    *(
-        f"docs/{page}.md"
-        for page in ("quickstart", "api", "apps", "background", "chains", "troubleshooting", "breakers")
-    ),
-}
+ON_THE_DEMO = {"README.md", *(f"docs/{page}.md" for page in ("quickstart", "api", "apps", "background"))}
 """Pages for which `make run` is running. Others start what they need, in blocks of their own."""
 
 EVERY_CHANGE = {"README.md", "docs/quickstart.md"}
