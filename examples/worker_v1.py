@@ -37,11 +37,7 @@ async def main() -> None:
                     for word in question(task["payload"]).split():
                         chunk = {"type": "taskChunk", "taskId": task["taskId"], "delta": word.upper() + " "}
                         await socket.send(json.dumps(chunk))
-                except (
-                    AttributeError,
-                    LookupError,
-                    TypeError,
-                ) as problem:  # an invalid request must not end the worker
+                except (AttributeError, LookupError, TypeError) as problem:  # must not end the worker
                     end["error"] = f"I do not understand this request: {problem!r}"
                 await socket.send(json.dumps(end))
         except ConnectionClosed as closed:
