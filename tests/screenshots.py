@@ -1,28 +1,36 @@
-"""Takes the pictures of the web pages that the documents show: `make screenshots` writes docs/images/<shot>-<look>.png.
+"""Takes the pictures of the web pages that the documents show: `make screenshots` writes docs/images/<shot>-<look>.png, and the
+animated docs/images/burst-<look>.webp.
 
 Each shot has a stage of its own: a gateway in this process with a private Redis, and workers that say what the scene wants. To
-add a page, write its scene and name it in SHOTS.
+add a page, write its scene and name it in SHOTS. The burst is filmed on what `make run` starts.
 """
 
 import asyncio
+import contextlib
+import io
+import itertools
 import math
 import random
+import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from playwright.async_api import Page, expect
+from PIL import Image
+from playwright.async_api import Browser, FloatRect, Page, expect
 from tests.integration.native.keys import key, secret
 from tests.integration.web.conftest import DEADLINE_MS
 from tests.support.browser import chromium
+from tests.support.prepared import command
 from tests.support.rawworkers import RawWorker
 from tests.support.records import entry
-from tests.support.servers import running_server
+from tests.support.servers import free_port, running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
@@ -71,25 +79,6 @@ async def watched_task(page: Page, talk: Talk) -> None:
         usage = {"inputTokens": 24, "outputTokens": len(words)}
         await worker.answer(task, None, usage=usage, finishReason="stop")
         await expect(page.locator("#task-state[data-status=completed]")).to_be_visible()
-
-
-async def fair_burst(page: Page, talk: Talk) -> None:
-    """A flood, and two who come after it."""
-
-    async def serve(worker: RawWorker) -> None:
-        while True:
-            task = await worker.recv(None)
-            if task["type"] == "task":
-                await asyncio.sleep(0.12)
-                await worker.answer(task, {"content": "ok"}, usage={"inputTokens": 9, "outputTokens": 24})
-
-    async with talk.worker2([MODEL]) as one, talk.worker2([MODEL]) as other:
-        for worker in (one, other):
-            talk.later(serve(worker))
-        await page.locator("#tabs label", has_text="Burst").click()
-        await page.locator(f"#burst-model option[value={MODEL}]").wait_for(state="attached")
-        await page.locator("#burst-send").click()
-        await expect(page.locator("#burst-progress")).to_have_text("24 of 24 ended")
 
 
 LOAD = [
@@ -285,7 +274,6 @@ class Shot:
 
 SHOTS = [
     Shot("playground", "/", watched_task),
-    Shot("burst", "/", fair_burst, ["light", "dark"]),
     Shot("dashboard", "/dashboard", operators_view),
     Shot("usage", "/dashboard#/usage", what_was_used, ["light", "dark"], ACCOUNTS),
     Shot("key", "/dashboard#/keys/shop", one_key, ["light", "dark"], ACCOUNTS),
@@ -312,7 +300,69 @@ async def take(shots: Sequence[Shot]) -> None:
                 print(f"{shot.name}-{look}.png")
 
 
+FILM_VIEW: FloatRect = {"x": 0, "y": 216, "width": 1180, "height": 784}
+"""The form and the chart; the page's head above them and the code below are left out."""
+FRAME_S = 0.16
+LAST_FRAME_S = 4.0
+
+
+@contextlib.contextmanager
+def demo() -> Iterator[str]:
+    """Yield the address of what `make run` starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = command("demo", "--port", str(free_port()))
+        with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as child:
+            try:
+                assert child.stdout
+                yield child.stdout.readline().split()[3]
+            finally:
+                child.send_signal(signal.SIGINT)
+                child.wait(30)
+
+
+async def film(browser: Browser, look: str) -> None:
+    """Film a burst from its first task to its last: a user who sends forty, and two others who come after them with eight."""
+    options = {**LOOKS[look], "viewport": {"width": 1180, "height": 1000}}
+    frames: list[tuple[float, bytes]] = []
+    with demo() as url:
+        context = await browser.new_context(**options, locale="en-GB")
+        page = await context.new_page()
+        await page.goto(url)
+        await page.locator("#tabs label", has_text="Burst").click()
+        await page.locator("#burst-model option[value=demo-fast]").wait_for(state="attached")
+        await page.locator("#burst-model").select_option("demo-fast")
+        await page.locator("#burst-tokens").fill("64")
+        for number, count in enumerate((40, 8, 8)):
+            await page.locator(f"#burst-count-{number}").fill(str(count))
+        await page.locator("#burst-send").click()
+        await page.mouse.move(0, 0)
+        ended = page.locator("#burst-progress", has_text="56 of 56 ended")
+        while not frames or not await ended.is_visible():
+            began = time.monotonic()
+            frames.append((began, await page.screenshot(clip=FILM_VIEW)))
+            await asyncio.sleep(max(0.0, began + FRAME_S - time.monotonic()))
+        await asyncio.sleep(0.5)  # let the last frame be drawn
+        frames.append((time.monotonic(), await page.screenshot(clip=FILM_VIEW)))
+        await context.close()
+    times = [*(at for at, _ in frames), frames[-1][0] + LAST_FRAME_S]
+    lasts = [round(1000 * (after - at)) for at, after in itertools.pairwise(times)]
+    first, *others = (Image.open(io.BytesIO(picture)).convert("RGB") for _, picture in frames)
+    name = f"burst-{look}.webp"
+    first.save(
+        IMAGES / name, save_all=True, append_images=others, duration=lasts, loop=0, lossless=True, method=6
+    )
+    print(name, f"{(IMAGES / name).stat().st_size / 1024:.0f} KiB")
+
+
+async def main(wanted: Sequence[str]) -> None:
+    """Take those pictures; all of them if none is named."""
+    await take([shot for shot in SHOTS if not wanted or shot.name in wanted])
+    if not wanted or "burst" in wanted:
+        async with chromium() as browser:
+            for look in LOOKS:
+                await film(browser, look)
+
+
 if __name__ == "__main__":
-    wanted = sys.argv[1:]
     expect.set_options(timeout=DEADLINE_MS)
-    asyncio.run(take([shot for shot in SHOTS if not wanted or shot.name in wanted]))
+    asyncio.run(main(sys.argv[1:]))
