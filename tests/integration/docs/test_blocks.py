@@ -29,7 +29,7 @@ PAGES = [
 ON_THE_DEMO = {"README.md", *(f"docs/{page}.md" for page in ("get-started", "api", "apps", "background"))}
 """Pages for which `make run` is running. Others start what they need, in blocks of their own."""
 
-EVERY_CHANGE = {"README.md", "docs/get-started.md"}
+EVERY_CHANGE = {"README.md", "docs/get-started.md", "docs/compare.md"}
 """Pages whose blocks `make test` runs; `make nightly` runs all of them."""
 
 NOT_RUN = {
