@@ -35,7 +35,7 @@ SIGNED_TOKEN = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "JWT",
-    "description": "A token that a back end has signed with its key, for one of its users: docs/apps.md#let-pages-submit-signed-tokens.",
+    "description": "A token that a back end has signed for one of its users: docs/apps.md#let-pages-submit-signed-tokens",
 }
 
 

@@ -95,15 +95,39 @@ ManyTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
 class NativeRequest(Schema, kw_only=True):
     """Any JSON object; the worker gets the members that the gateway does not read."""
 
-    model: Model | None = None
-    stream: bool | None = None
-    async_: bool | None = field(default=None, name="async")
-    timeout: Annotated[float | None, says("ms")] = None
-    mode: Mode | None = None
-    priority: Annotated[int, Meta(ge=0, le=5)] | None = None
-    on_disconnect: Literal["cancel", "continue"] | None = None
-    result_ttl_ms: Positive | None = None
-    metadata: Any = None
+    model: Annotated[Model | None, says("a model that a worker serves, or a route; default: `default`")] = (
+        None
+    )
+    stream: Annotated[
+        bool | None, says("return events as they arrive; default: that of the route, else false")
+    ] = None
+    async_: Annotated[bool | None, says("return 202 and a task id immediately")] = field(
+        default=None, name="async"
+    )
+    timeout: Annotated[
+        float | None,
+        says(
+            "milliseconds from submission to the end; default: `task_timeout`, of streams `max_task_timeout`"
+        ),
+    ] = None
+    mode: Annotated[
+        Mode | None,
+        says(
+            "a queue of the tier: `stream`, `batch` or `vision`; default: `vision` with an image, else `stream` if a client "
+            "waits, else `batch`"
+        ),
+    ] = None
+    priority: Annotated[int, Meta(ge=0, le=5), says("0 to 5 among your own tasks; 5 is first")] | None = None
+    on_disconnect: Annotated[
+        Literal["cancel", "continue"] | None,
+        says("what happens without readers: `cancel`, or `continue`, the default with `async`"),
+    ] = None
+    result_ttl_ms: Annotated[
+        Positive | None, says("milliseconds that result and events are kept; default: `task_result_ttl`")
+    ] = None
+    metadata: Annotated[
+        Any, says("any JSON of at most 4,096 bytes; returned in polls, `start` and the last event")
+    ] = None
     repair: Annotated[bool | None, says("retry once if the output does not match its JSON schema")] = None
     idempotency_key: Annotated[IdempotencyKey | None, says("as the header `Idempotency-Key`")] = None
 
@@ -112,17 +136,28 @@ class TaskRequest(NativeRequest, kw_only=True):
     """A task of any type with a `payload` for its worker; a `template`, which makes the payload; or a `chain` of stages, which is
     `async` unless `stream` or `async` is given."""
 
-    type: Annotated[str, Meta(min_length=1, max_length=100)] | UnsetType = UNSET
-    payload: Any = None
+    type: (
+        Annotated[
+            str,
+            Meta(min_length=1, max_length=100),
+            says("the type of task, such as `openaiLike`; `http` and `permit` are requests to endpoints"),
+        ]
+        | UnsetType
+    ) = UNSET
+    payload: Annotated[Any, says("any JSON, which the worker gets")] = None
     template: Annotated[str | None, says("a route or template of `GET /api/routes`")] = None
     chain: Annotated[Any, says("the name of a chain of `GET /api/routes`")] = None
     variables: Annotated[dict[str, Any] | None, says("values of the template's or chain's variables")] = None
     locale: Annotated[str | None, says("such as `en` or `zh-CN`")] = None
     url: Annotated[str | None, says("of the types `http` and `permit`: the URL to call")] = None
-    endpoint: Annotated[str | None, says("of these types: the endpoint, if the URL does not name it")] = None
-    method: Annotated[str | None, says("of these types; default: POST with a body, else GET")] = None
-    headers: Annotated[dict[str, Any] | None, says("of type `http`")] = None
-    query: Annotated[dict[str, Any] | None, says("of these types: appended to the URL's query")] = None
+    endpoint: Annotated[
+        str | None, says("of `http` and `permit`: the endpoint, if the URL does not name it")
+    ] = None
+    method: Annotated[str | None, says("of `http` and `permit`: default POST with a body, else GET")] = None
+    headers: Annotated[dict[str, Any] | None, says("of type `http`: headers of the request")] = None
+    query: Annotated[dict[str, Any] | None, says("of `http` and `permit`: appended to the URL's query")] = (
+        None
+    )
     body: Annotated[Any, says("of type `http`: a text or any other JSON")] = None
     body_base64: Annotated[str | None, says("of type `http`: bytes")] = None
 

@@ -24,16 +24,16 @@ MAX_REASONS = 50
 
 # fmt: off
 DATABASE_GAUGES = (
-    Gauge("fairlane_batches_unended", ("status",), "Batches that have not ended"),
+    Gauge("fairlane_batches_unended", ("status",), "Unended batches"),
     Gauge(
         "fairlane_batches_stalled", ("reason",),
-        "Batches without a waiting or running line because lines are blocked, by the code of the reason"),
-    Gauge("fairlane_batch_lines_in_progress", ("status",), "Lines of batches that are submitted: waiting, running"),
-    Gauge("fairlane_files", (), "Files, also those that arrive or are still to be removed"),
-    Gauge("fairlane_files_bytes", (), "Bytes that they take, or are set aside for them"),
-    Gauge("fairlane_files_limit_bytes", (), "Bytes that they may take (files.max_size)"),
-    Gauge("fairlane_stored_responses", (), "Responses that are kept; counted every ten minutes"),
-    Gauge("fairlane_stored_response_bytes", (), "Bytes of them"),
+        "Batches whose lines are all blocked, by the code of the reason"),
+    Gauge("fairlane_batch_lines_in_progress", ("status",), "Lines of batches whose tasks are waiting or running"),
+    Gauge("fairlane_files", (), "Stored files, including uploads and deletions in progress"),
+    Gauge("fairlane_files_bytes", (), "Bytes used or reserved by files"),
+    Gauge("fairlane_files_limit_bytes", (), "Maximum of these bytes (files.max_size)"),
+    Gauge("fairlane_stored_responses", (), "Stored responses, counted every ten minutes"),
+    Gauge("fairlane_stored_response_bytes", (), "Bytes of stored responses"),
 )
 # fmt: on
 

@@ -39,7 +39,7 @@ _NOT_SET = re.compile(r"Not set(?:, or 0)?: (.+?)\.(?=\s|$)")
 
 _MANY: dict[Any, str] = {dict: ".<name>", list: "[]"}
 
-_MAX_TEXT = 120
+_MAX_TEXT = 100
 """Characters of a description's first sentences that the reference shows; the guides have the rest."""
 
 _BEYOND_ANY_USE = 10_000_000

@@ -189,15 +189,15 @@ class Settings(BaseModel):
     """
 
     max_queue_length: Count = 1000
-    """Waiting tasks per queue, over all models, for queues without a `max_length`. Further ones are rejected with 503. One user
-    alone can fill a queue; a full queue still accepts tasks of users who have fewer waiting tasks than it has room for, up to
-    twice this many. So every user gets in, and never more than twice as many tasks wait, apart from later stages of accepted
+    """Waiting tasks per queue, for queues without a `max_length`; more are rejected with 503. Over all models. One user alone
+    can fill a queue; a full queue still accepts tasks of users who have fewer waiting tasks than it has room for, up to twice
+    this many. So every user gets in, and never more than twice as many tasks wait, apart from later stages of accepted
     chains. Bounds memory and waiting time.
     """
 
     max_queued_bytes: Bytes = 1024 * MIB
-    """Size of all waiting request bodies together. Further tasks are rejected with 503. A user's waiting bodies of 16 KiB and
-    more may take no more than the free rest, so one user alone gets half. Bounds Redis's memory when bodies are large.
+    """Size of all waiting request bodies; more tasks are rejected with 503. A user's waiting bodies of 16 KiB and more may
+    take no more than the free rest, so one user alone gets half. Bounds Redis's memory when bodies are large.
     """
 
     max_retained_bytes: Bytes = 1024 * MIB
@@ -223,16 +223,16 @@ class Settings(BaseModel):
     """
 
     max_calls_per_caller: Count = 1000
-    """Open requests of one user of a key in one process, waiting ones and streams. Further ones are rejected with 429. It bounds
-    the memory and connections of one client, far above what one needs. Requests whose body names the user (`user_from:
-    body.user`) count for the key until the body is read. The links to one user's tasks (`streamUrl`) can have as many streams in
-    addition, and those to one task 100: raise it if many pages read the tasks of one user.
+    """Open requests of one user of a key in one process; more are rejected with 429. Waiting ones and streams count. It
+    bounds the memory and connections of one client, far above what one needs. Requests whose body names the user (`user_from:
+    body.user`) count for the key until the body is read. The links to one user's tasks (`streamUrl`) can have as many streams
+    in addition, and those to one task 100: raise it if many pages read the tasks of one user.
     """
 
     http_worker_slots: int = Field(default=64, ge=0, le=MAX_SLOTS_OF_A_WORKER)
-    """Requests to endpoints that this gateway makes at the same time. 0: none; run `fairlane worker start --provider http`.
-    It makes them in a worker that it starts if there are endpoints. Gateways that share a Redis start one each, so their
-    slots add up.
+    """Requests to endpoints that this gateway makes at the same time; 0: none. It makes them in a worker that it starts if
+    there are endpoints. Gateways that share a Redis start one each, so their slots add up. With 0, run `fairlane worker start
+    --provider http`.
     """
 
     task_result_ttl_ms: Restart[Ms] = 5 * MINUTE_MS

@@ -184,15 +184,15 @@ class ModelSettings(SettingsPart):
     """
 
     requests_per_minute: Count | None = None
-    """Tasks of this model that can start within any minute, over all replicas. Further ones wait. They start at that rate,
+    """Tasks of this model that can start within any minute; further ones wait. Over all replicas. They start at that rate,
     without bursts, instead of failing at the provider. Not set: no throttle. Above the provider's limit its 429s come back,
     and each is a cooldown of the model.
     """
 
     tokens_per_minute: Tokens | None = None
-    """Tokens that tasks of this model can use within any minute, input and output. Further tasks wait. They are estimated at
-    the start and corrected at the end. Not set: no throttle. A task that needs more than this starts all the same, and the
-    next ones wait until it is made up for.
+    """Tokens of this model, input and output, within any minute; further tasks wait. They are estimated at the start and
+    corrected at the end. Not set: no throttle. A task that needs more than this starts all the same, and the next ones wait
+    until it is made up for.
     """
 
     windows: Windows | None = None
@@ -207,8 +207,7 @@ class ModelSettings(SettingsPart):
     """
 
     max_waiting_per_user: Count | None = None
-    """Tasks of one user that can wait for this model, over all queues. Further ones are rejected with 429. Not set: no limit.
-    """
+    """Tasks of one user that can wait for this model; more are rejected with 429. Over all queues. Not set: no limit."""
 
     breaker_failures: Annotated[int, Field(ge=0, le=100)] | None = None
     """Failures of an upstream within a minute that open its circuit breaker, if they are half of the attempts. 0: no breaker.
@@ -284,7 +283,7 @@ class KeyLimits(SettingsPart):
     """Limits of a key, or of each user of a delegating key, over all models, modes and replicas. Not set: no limit."""
 
     requests_per_minute: Count | None = None
-    """Tasks that can be submitted within a minute. Further ones are rejected with 429 `RATE_LIMITED`. All of them can be
+    """Tasks that can be submitted within a minute; more are rejected with 429 `RATE_LIMITED`. All of them can be
     submitted in one burst; the limit refills evenly (60: one per second). Rejected tasks, and those that end before they start,
     do not count.
     """
@@ -304,7 +303,7 @@ class KeyLimits(SettingsPart):
     """Tasks that can run at the same time. Further ones wait, and tasks of others pass them. A change applies to later tasks."""
 
     max_waiting: Count | None = None
-    """Tasks that can wait at the same time. Further ones are rejected with 429 `RATE_LIMITED`. Tasks from before it was set do
+    """Tasks that can wait at the same time; more are rejected with 429 `RATE_LIMITED`. Tasks from before it was set do
     not count.
     """
 
