@@ -24,18 +24,14 @@ from typing import Any
 import msgspec
 from PIL import Image
 from playwright.async_api import Browser, FloatRect, Page, expect
-from tests.integration.native.keys import key, secret
 from tests.integration.web.conftest import DEADLINE_MS
 from tests.support.browser import chromium
 from tests.support.prepared import command
 from tests.support.rawworkers import RawWorker
-from tests.support.records import entry
 from tests.support.servers import free_port, running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway.settings import PriceSettings
-from fairlane.gateway.usage.usage import UsageTable
 from fairlane.web.history.buckets import Bucket, ModelCounts
 from fairlane.web.history.history import BUCKET_MS, HOUR_MS
 
@@ -44,43 +40,6 @@ LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
 }
-MODEL = "deepseek-chat"
-ANSWER = """\
-A queue keeps a promise that a refusal breaks: **everybody gets a turn**, in an order that can be explained.
-
-1. Nobody has to try again and again. Whoever asks more often gets no more.
-2. A paying tier goes first *by weight*, and starves nobody.
-3. One heavy user delays only themselves.
-
-```python
-task = client.post("/api/openai", json=body).json()
-print(task["position"], task["estimatedWaitMs"])
-```
-
-And while you wait, you see where you stand.
-"""
-
-
-async def watched_task(page: Page, talk: Talk) -> None:
-    """A task that was cut off once and is complete."""
-    async with talk.worker2([MODEL]) as worker:
-        await page.locator(f"#model option[value={MODEL}]").wait_for(state="attached")
-        await page.locator("#tier").select_option("paid")
-        await page.locator("#send").click()
-        task = await worker.take()
-        words = ANSWER.split(" ")
-        for number, word in enumerate(words):
-            if number == len(words) // 3:
-                await page.locator("#cut").click()
-            if number == len(words) // 2:
-                await page.locator("#resume").click()
-            await worker.chunk(task, word if number == 0 else f" {word}", number + 1)
-            await asyncio.sleep(0.015)  # as a model would, so that the figures are not absurd
-        usage = {"inputTokens": 24, "outputTokens": len(words)}
-        await worker.answer(task, None, usage=usage, finishReason="stop")
-        await expect(page.locator("#task-state[data-status=completed]")).to_be_visible()
-
-
 LOAD = [
     ("acme", "paid", "stream", "deepseek-chat", 30),
     ("globex", "paid", "batch", "qwen3-32b", 110),
@@ -179,88 +138,6 @@ async def write_an_hour(talk: Talk) -> None:
         await gateway.link.command("XADD", gateway.keys("history"), "*", *fields)
 
 
-PRICES = [
-    {"model": "deepseek-chat", "input": 0.27, "cached_input": 0.07, "output": 1.1},
-    {"model": "qwen3-32b", "input": 0.1, "output": 0.4},
-]
-ACCOUNTS: dict[str, Any] = {
-    "keys": [key("ops", scopes=["admin"]), key("grafana", scopes=["metrics"])],
-    "prices": [PriceSettings.model_validate(price) for price in PRICES],
-}
-
-
-async def signed_in(page: Page, talk: Talk) -> None:
-    """The page and who speaks beside it are the operator's from now on."""
-    talk.http.headers["Authorization"] = f"Bearer {secret('ops')}"
-    await page.evaluate("key => sessionStorage.setItem('fairlane.key', key)", secret("ops"))
-    await page.reload()
-
-
-async def what_was_used(page: Page, talk: Talk) -> None:
-    """A month of two models, two keys and a few users."""
-    await signed_in(page, talk)
-    rng, packed = random.Random(7), []
-    now = time.time_ns() // 1_000_000
-    prices = {"deepseek-chat": "270000 70000 1100000 1100000 0", "qwen3-32b": "100000 100000 400000 400000 0"}
-    for day in range(30):
-        for number in range(rng.randrange(30, 60)):
-            model = rng.choice(["deepseek-chat", "deepseek-chat", "qwen3-32b"])
-            whose, user = rng.choice([("site", "site/ann"), ("site", "site/ben"), ("shop", "shop")])
-            failed = rng.random() < 0.03
-            tokens = (rng.randrange(500, 4000), 0 if failed else rng.randrange(500, 3000))
-            each = (270, 1100) if model == "deepseek-chat" else (100, 400)
-            cost = (
-                "0" if failed else str(sum(n * price for n, price in zip(tokens, each, strict=True)) // 1000)
-            )
-            ended = {"state": "failed", "code": "UPSTREAM_ERROR"} if failed else {}
-            told = {
-                "model": model,
-                "key": whose,
-                "user": user,
-                "tokens": tokens,
-                "price": prices[model],
-                "cost": cost,
-            }
-            packed.append(entry(f"{day}-{number}", ended=now - day * 86_400_000, **told, **ended))  # type: ignore[arg-type]
-    async with talk.served.gateway.database.writing() as connection:
-        await UsageTable(lambda queue: "paid").write(connection, packed)
-    await page.reload()
-    await expect(page.locator("#usage tbody tr")).to_have_count(2)
-
-
-async def one_key(page: Page, talk: Talk) -> None:
-    """A back end's key with limits and a quota, of which some is used."""
-    await signed_in(page, talk)
-    limits = {"requests_per_minute": 600, "tokens_per_day": 5_000_000, "max_running": 20}
-    made = {
-        "id": "shop",
-        "tier": "paid",
-        "note": "the shop's back end",
-        "limits": limits,
-        "delegating": True,
-        "signing": True,
-    }
-    quota = {"budget": 20, "per": "month", "otherwise": "free"}
-    shop = (await talk.http.post("/api/admin/keys", json={**made, "quota": quota})).json()["secret"]
-    for number, credits in ((17, 50), (18, 25.5)):
-        said = {
-            "key": "shop",
-            "credits": credits,
-            "id": f"invoice-{number}",
-            "note": f"invoice {number} is paid",
-        }
-        await talk.http.post("/api/admin/balances/grants", json=said)
-    async with talk.worker2([MODEL]) as worker, talk.client(shop) as caller:
-        for number in range(5):
-            call = talk.later(
-                caller.post("/api/openai", json={"model": MODEL, "messages": [], "max_tokens": 4000})
-            )
-            usage = {"inputTokens": 1900 + 40 * number, "outputTokens": 3000 - 270 * number}
-            await worker.answer(await worker.take(), {"content": "ok"}, usage=usage)
-            await call
-    await expect(page.locator("#ledger tbody tr")).to_have_count(7)
-
-
 @dataclass(frozen=True)
 class Shot:
     """One page in one state. `scene` brings it there."""
@@ -272,12 +149,7 @@ class Shot:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-SHOTS = [
-    Shot("playground", "/", watched_task),
-    Shot("dashboard", "/dashboard", operators_view),
-    Shot("usage", "/dashboard#/usage", what_was_used, ["light", "dark"], ACCOUNTS),
-    Shot("key", "/dashboard#/keys/shop", one_key, ["light", "dark"], ACCOUNTS),
-]
+SHOTS = [Shot("dashboard", "/dashboard", operators_view)]
 
 
 async def take(shots: Sequence[Shot]) -> None:
