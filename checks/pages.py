@@ -31,7 +31,7 @@ WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 class Page(NamedTuple):
     words: int
-    """All words, also of code, as `wc -w` counts them."""
+    """All words, also of code and tables; the lines of a table are none."""
     prose: int
     ease: float
     long_sentences: list[str]
@@ -66,7 +66,8 @@ def measure(text: str) -> Page:
     if words:
         ease = 206.835 - 1.015 * len(words) / len(found) - 84.6 * sum(map(syllables, words)) / len(words)
     long_sentences = [sentence for sentence, count in found if len(count) > MAX_SENTENCE_WORDS]
-    return Page(len(text.split()), len(words), ease, long_sentences)
+    all_words = [word for word in re.sub(r"<[^>\n]*>", "", text).split() if re.search(r"\w", word)]
+    return Page(len(all_words), len(words), ease, long_sentences)
 
 
 def limits(pages: dict[str, Page], readme: str) -> Iterator[str]:

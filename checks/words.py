@@ -31,9 +31,9 @@ PAGES = (
 )
 
 INSTEAD = {
-    r"told|tells?\b(?! apart)|telling": "report, return, log, show",
+    r"told|tells?|telling": "report, return, log, show",
     r"at once": "immediately, at the same time",
-    r"so many(?! (?:\w+ )?that)": "N, this many",
+    r"so many": "N, this many",
     r"anew": "again",
     r"likewise": "also",
     r"beside": "next to, in addition to",
@@ -46,6 +46,12 @@ INSTEAD = {
     r"(?:is|are|was|were|be|been) away": "is unavailable",
     r"(?:take|takes|took|taken) back": "roll back",
     r"be it": "whether",
+    r"for good": "permanently",
+    r"again and again": "repeatedly",
+    r"besides": "in addition to, also",
+    r"in vain|for want of|lest": "without success, because there is no, so that … not",
+    r"hears?": "receives",
+    r"stands? still|stood still": "is stalled",
 }
 WORDS = [(re.compile(rf"\b(?:{words})\b", re.IGNORECASE), instead) for words, instead in INSTEAD.items()]
 

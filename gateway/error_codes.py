@@ -61,7 +61,6 @@ class ErrorCode(NamedTuple):
 
 _V1_CODES = {
     "RATE_LIMITED": "rate_limit_exceeded",
-    "INSUFFICIENT_QUOTA": "insufficient_quota",
     "PREVIOUS_RESPONSE_NOT_FOUND": "previous_response_not_found",
 }
 """OpenAI's codes of rejections; the table of failures has those of failures."""

@@ -396,7 +396,7 @@ UserName = Annotated[
 
 @router.delete("/api/admin/users/{user:path}", **described("admin.users.delete", "Erase a user", Erased))
 async def erase(operator: OperatorDep, actor: ActorDep, user: UserName) -> Response:
-    """Erase a user for good: remove stored results of their ended tasks, and replace their name and the ids of requests and
+    """Erase a user permanently: remove stored results of their ended tasks, and replace their name and the ids of requests and
     traces in usage records, sums and the audit log, and in records that are not written yet.
 
     Tasks that wait or run continue: cancel them first. Batches that have not ended are cancelled, their results are not kept,

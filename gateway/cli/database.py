@@ -19,7 +19,7 @@ from fairlane.queues.keys import Keys, pool_prefix
 
 
 def adopt(config: Path | None) -> None:
-    """Let the replicas of the configured Redis use this database, if theirs is lost for good."""
+    """Let the replicas of the configured Redis use this database, if theirs is lost permanently."""
     settings, _ = load_settings(config, {}, os.environ)
     url = settings.redis_url
     if url is None:

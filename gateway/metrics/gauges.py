@@ -1,4 +1,4 @@
-"""The gauges of a process, and those of the store. Every replica reports the latter alike: query them with `max`, not `sum`."""
+"""The gauges of a process, and those of the store. All replicas report the same values of the latter: use `max`, not `sum`."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -625,7 +625,7 @@ def notes(settings: Settings) -> list[str]:
             )
         if queue.admission == "adaptive" and settings.queue_max_wait_ms(name) is None:
             found.append(
-                f"queues.{name}.admission is adaptive without a max_wait or max_queue_wait: a task is refused "
+                f"queues.{name}.admission is adaptive without a max_wait or max_queue_wait: a task is rejected "
                 "only when the predicted wait exceeds its caller's own deadline"
             )
     for key in settings.keys:

@@ -152,5 +152,5 @@ def _check_times(claims: Claims, now_s: float) -> None:
         raise InvalidToken("The token lasts longer than a day: exp may be 86400 seconds ahead, at most")
     if max(claims.nbf or 0, claims.iat or 0) > now_s + LEEWAY_S:
         raise InvalidToken(
-            "The token is not valid yet (nbf, iat): compare the clocks of its maker and of the gateway"
+            "The token is not valid yet (nbf, iat): compare the clocks of its issuer and of the gateway"
         )

@@ -1,4 +1,4 @@
-"""The settings of a Responses request besides its conversation: sampling, reasoning and the format of the answer. Pure.
+"""The settings of a Responses request in addition to its conversation: sampling, reasoning and the format of the answer. Pure.
 
 Each function writes members of the chat request, and the members that the response does not repeat unchanged.
 """

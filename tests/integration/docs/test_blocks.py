@@ -46,7 +46,6 @@ NOT_RUN = {
     "docs/apps.md: export ANTHROPIC_BASE_URL=http://gateway:808",
     "docs/apps.md: fairlane key create site delegating=true sig",
     'docs/apps.md: import { watch } from "https://gateway.examp',
-    "docs/api.md: curl localhost:8080/v1/chat/completions -H '",
     "docs/models.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
     "docs/models.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
     "docs/models.md: fairlane serve",

@@ -104,7 +104,7 @@ function parameters(document_, list) {
   return table(["docs.name", "docs.where", "docs.type", "docs.meaning"], rows);
 }
 
-/** Errors that look alike are one row. */
+/** Errors with the same content are one row. */
 function answers(document_, responses) {
   const alike = new Map();
   for (const [status, response] of Object.entries(responses)) {

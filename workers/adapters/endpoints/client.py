@@ -247,7 +247,7 @@ async def _read(response: httpcore2.Response, limit: int | None, *, has_body: bo
 
 def _check_end(response: httpcore2.Response) -> None:
     """Raise RemoteProtocolError if TLS ended without the server's closing alert: such an answer without a length was cut off.
-    httpcore2 treats both ends alike."""
+    httpcore2 treats both ends in the same way."""
     tls = response.extensions["network_stream"].get_extra_info("ssl_object")
     try:
         if tls is not None:
