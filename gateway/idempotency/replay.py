@@ -18,7 +18,7 @@ def key_reused() -> ApiError:
     return ApiError(
         422,
         "IDEMPOTENCY_KEY_REUSED",
-        "This Idempotency-Key was used for another request: a new request needs a new key, a repetition the same body",
+        "This Idempotency-Key was used for another request. Use a new key, or repeat the same body",
         param="Idempotency-Key",
     )
 
@@ -28,7 +28,7 @@ def result_gone(task_id: str) -> ApiError:
     return ApiError(
         410,
         "IDEMPOTENCY_RESULT_GONE",
-        "The request with this Idempotency-Key was carried out, but its result has expired: use a new key to run it again",
+        "The request with this Idempotency-Key has run, but its result has expired. Use a new key to run it again",
         task_id=task_id,
     )
 

@@ -58,7 +58,7 @@ def test_a_missing_key_is_named(name: str) -> None:
                 "--task-type",
                 "openaiSpeech",
             ],
-            "'openaiSpeech' is no task type",
+            "'openaiSpeech' is not a task type",
         ),
         (
             ["start", "--provider", "vllm", "--model", "m", "--base-url", "ftp://x"],
@@ -181,7 +181,7 @@ def test_a_server_that_says_anything_is_not_believed() -> None:
     found = findings(fairlane("test", "--provider", "vllm", "--model", "m", "--json"))
     assert not found["models"]["works"]
     assert found["answer"]["failure"]["code"] == "JSON_PARSE_FAILED"
-    assert "no notice of the bound" in found["stream"]["failure"]["message"]
+    assert "ignores max_tokens" in found["stream"]["failure"]["message"]
 
 
 def test_the_page_on_models_has_every_provider() -> None:
