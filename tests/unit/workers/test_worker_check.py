@@ -1,6 +1,7 @@
 """`fairlane worker start` and `fairlane worker test` from the command line, against scripted upstreams."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from tests.support.upstreams import anthropic_error, anthropic_events, anthropic
 from typer.testing import CliRunner, Result
 
 from fairlane.workers.adapters import PROVIDERS
+from fairlane.workers.adapters.dialects.anthropic import request as anthropic
+from fairlane.workers.adapters.dialects.chat import ANTHROPIC, HINTS, Chat
+from fairlane.workers.adapters.dialects.gemini import request as gemini
+from fairlane.workers.adapters.fields import FIELDS, REJECTED
 from fairlane.workers.cli import app
 
 BASE = "http://upstream.test/v1"
@@ -190,3 +195,22 @@ def test_the_page_on_models_has_every_provider() -> None:
         assert f"| `{provider.name}` |" in page
         assert f"`{provider.base_url}`" in page
         assert f"`{provider.key_env}`" in page
+
+
+def test_the_table_of_chat_has_every_field_and_what_becomes_of_it() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
+    chat = page.partition("### Chat Completions")[2].partition("\n### ")[0]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in chat.splitlines()]
+    becomes = {
+        name: row[1:] for row in rows if len(row) == 4 for name in re.findall(r"`([a-z_]+)[:`]", row[0])
+    }
+    own = {"model", "stream", "stream_options", "modalities", ANTHROPIC}
+    for name in {*HINTS, *Chat.__struct_fields__} - own:
+        assert name in becomes, name
+    for at, ignored in ((1, anthropic.IGNORED), (2, gemini.IGNORED)):
+        assert {name for name, row in becomes.items() if row[at] == "ignored"} - {"name", "detail"} == (
+            HINTS - own | ignored
+        )
+    sent = FIELDS["openaiLike"]
+    assert {name for name, row in becomes.items() if row[0] == "ignored"} == HINTS - own - sent
+    assert {name for name, row in becomes.items() if row[0] == "rejected"} <= {*REJECTED, "file_id"}
