@@ -15,6 +15,7 @@ from fairlane.gateway.api.events import DATA, EVENTS, data_of
 from fairlane.gateway.app import App
 from fairlane.gateway.cli.main import app
 from fairlane.gateway.error_codes import BUSY, ERROR_CODES, GROUPS
+from fairlane.gateway.errors import BARE
 from fairlane.gateway.metrics.database import DATABASE_GAUGES
 from fairlane.gateway.metrics.exposition import FLAGS, PROVIDER
 from fairlane.gateway.metrics.gauges import PROCESS_GAUGES, STORE_GAUGES
@@ -62,7 +63,7 @@ ERRORS = """\
 {{"error": "max_tokens must be at least 1", "code": "INVALID_REQUEST", "docsUrl": "/docs#INVALID_REQUEST"}}
 ```
 
-- `docsUrl` leads to the gateway's explanation of the code. `QUEUE_FULL`, `NO_WORKER`, `TASK_NOT_FOUND` and `INTERNAL` omit it.
+- `docsUrl` leads to the gateway's explanation of the code. It is omitted for {bare}.
 - `retryAfterMs` and the header `Retry-After` are the delay before a retry. `x-should-retry: false`: a retry is useless.
 - A failed task also has `category` and `taskId`. After a timeout, `waitedFor` is `queue`, `worker`, `cooldown` or `model`.
 - `/v1` returns OpenAI's shape: `error.message`, `type`, `param`, `code` and `docs_url`.
@@ -257,7 +258,7 @@ ACTIONS = {
 def errors() -> str:
     """Return the reference of error codes."""
     lines = [
-        ERRORS.format(busy=code(sorted(BUSY))),
+        ERRORS.format(bare=code(sorted(BARE)), busy=code(sorted(BUSY))),
         "## Categories",
         "",
         "Failed tasks have a category: what to do, in a word.",

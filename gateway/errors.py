@@ -370,7 +370,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-_BARE = frozenset({"QUEUE_FULL", "NO_WORKER", "TASK_NOT_FOUND", "INTERNAL"})
+BARE = frozenset({"QUEUE_FULL", "NO_WORKER", "TASK_NOT_FOUND", "TOTAL_TIMEOUT", "INTERNAL"})
 """Codes whose bodies the task dispatcher's requirements give whole: they have no address of an explanation."""
 
 
@@ -403,7 +403,7 @@ def native_answer(error: ApiError) -> Answer:
             body["retryAfter"] = math.ceil(error.retry_after_ms / 1000)
     if isinstance(error, InsufficientQuota):
         body |= error.amounts
-    if error.code in ERROR_CODES and error.code not in _BARE:
+    if error.code in ERROR_CODES and error.code not in BARE:
         body["docsUrl"] = ERROR_CODES[error.code].docs_url
     headers = _headers(error, error.status, error.retry_after_ms)
     return Answer(error.status, headers, msgspec.json.encode(body))

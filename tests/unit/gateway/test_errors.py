@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.errors import (
+    BARE,
     ApiError,
     NoWorker,
     anthropic_answer,
@@ -119,7 +120,7 @@ def test_natively_a_failed_task_is_a_500_with_its_code_and_a_cancelled_one_a_499
         "code": code,
         "category": category,
         "taskId": "t",
-    } | ({} if code == "NO_WORKER" else {"docsUrl": f"/docs#{code}"})
+    } | ({} if code in BARE else {"docsUrl": f"/docs#{code}"})
 
 
 @pytest.mark.parametrize(
