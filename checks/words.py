@@ -2,7 +2,7 @@
 if there is one.
 
 Read are docstrings, comments and texts of Python of the product and the benchmark, comments of Lua, comments and texts of
-JavaScript and HTML, and the pages of documentation without code. A text in quotation marks or backticks is a quotation and is
+JavaScript and HTML, the pages of documentation without code, and files of deployments. A text in quotation marks or backticks is a quotation and is
 not read.
 """
 
@@ -24,6 +24,10 @@ PAGES = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
+    ".github",
+    "Makefile",
+    "compose.yaml",
     "docs",
     "workers",
     "deploy",
@@ -107,6 +111,7 @@ def page(path: str, text: str) -> Iterator[Finding]:
 
 
 READERS = {".py": python, ".lua": lua, ".js": script, ".html": script, ".ts": script, ".md": page}
+OF_PAGES = {".md": page, ".yml": page, ".yaml": page, "": page}
 
 
 def findings() -> Iterator[Finding]:
@@ -114,8 +119,8 @@ def findings() -> Iterator[Finding]:
     for top in (*CODE, *PAGES):
         place = ROOT / top
         for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            wanted = READERS.get(file.suffix) if top in CODE or file.suffix == ".md" else None
-            if wanted and "vendor" not in file.parts and "node_modules" not in file.parts:
+            wanted = (READERS if top in CODE else OF_PAGES).get(file.suffix)
+            if wanted and file.is_file() and "vendor" not in file.parts and "node_modules" not in file.parts:
                 yield from wanted(str(file.relative_to(ROOT)), file.read_text())
 
 
