@@ -43,6 +43,7 @@ NOT_RUN = {
     "docs/production.md: python3 -m venv /opt/fairlane",
     "CONTRIBUTING.md: make test         # what every change must p",
     "README.md: make run",
+    "docs/apps.md: FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000,",
     "docs/apps.md: export ANTHROPIC_BASE_URL=http://gateway:808",
     "docs/apps.md: fairlane key create site delegating=true sig",
     'docs/apps.md: import { watch } from "https://gateway.examp',
