@@ -31,7 +31,7 @@ def navigation() -> list[str]:
 
 def staged(source: str, text: str) -> str:
     """Return the page of a file of the repository with the links of the site."""
-    repository = tomllib.loads(CONFIGURATION.read_text())["project"]["repo_url"]
+    repository = tomllib.loads(CONFIGURATION.read_text())["project"]["extra"]["social"][0]["link"]
 
     def link(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))

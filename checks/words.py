@@ -2,8 +2,8 @@
 if there is one.
 
 Read are docstrings, comments and texts of Python of the product and the benchmark, comments of Lua, comments and texts of
-JavaScript and HTML, the pages of documentation without code, and files of deployments. A text in quotation marks or backticks is a quotation and is
-not read.
+JavaScript and HTML, the pages of documentation without code, and files of deployments. A text in quotation marks or backticks
+is a quotation and is not read.
 """
 
 import ast
