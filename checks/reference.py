@@ -1,6 +1,6 @@
 """Write the generated pages of the reference: `python -m checks.reference`. A test compares the committed pages with the program.
 
-In docs/http-api.md, what begins with `## Compatibility` is written by hand and stays.
+In docs/http-api.md, what begins with `## Results` is written by hand and stays.
 """
 
 import re
@@ -24,7 +24,7 @@ from fairlane.queues.failures import Category
 from fairlane.queues.metrics import METRICS
 
 RULES = ROOT / "deploy" / "prometheus" / "fairlane.rules.yml"
-BY_HAND = "## Compatibility\n"
+BY_HAND = "## Results\n"
 TAGS = {
     "native": "Fairlane API",
     "account": "Account",
@@ -81,7 +81,10 @@ Calls on `/v1` take headers instead.
 """
 EVENTS_TEXT = """\
 `GET /api/task/{task_id}/events`, and calls with `stream`, return server-sent events. Each has `taskId` and `ts` (milliseconds
-since 1970). Send the last id as `Last-Event-ID`, or `?from=`, to continue after it.
+since 1970). `done`, `error` and `cancelled` are the last ones. [The guide](apps.md#without-the-client) has rules for readers.
+
+- `Last-Event-ID` or `?after=`: continue after this event. 204: it was the last one.
+- `?fromLatest=1`: skip existing events. `?token=`: the token of a `streamUrl`, instead of a key.
 """
 COMMON_OPTIONS = ("--gateway", "--api-key", "--json", "--after", "--limit")
 
@@ -344,7 +347,8 @@ def http_api(page: str) -> str:
             ),
         ),
         "",
-        "Every call also takes `Idempotency-Key`; with a delegating key `X-Fairlane-User` and `X-Fairlane-Tier`.",
+        "Calls that submit a task also take `Idempotency-Key`. With a delegating key, all calls take `X-Fairlane-User` and "
+        "`X-Fairlane-Tier`.",
         "",
         "## Events",
         "",

@@ -26,7 +26,7 @@ PAGES = [
     "SECURITY.md",
     *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs").glob("*.md")),
 ]
-ON_THE_DEMO = {"README.md", *(f"docs/{page}.md" for page in ("get-started", "api", "apps", "background"))}
+ON_THE_DEMO = {"README.md", *(f"docs/{page}.md" for page in ("get-started", "apps", "background"))}
 """Pages for which `make run` is running. Others start what they need, in blocks of their own."""
 
 EVERY_CHANGE = {"README.md", "docs/get-started.md", "docs/compare.md"}
@@ -41,7 +41,7 @@ NOT_RUN = {
     "docs/production.md: echo 'FAIRLANE_WORKER_TOKEN=flw_demo_PUT_YOU",
     "docs/production.md: kubectl create secret generic fairlane-worke",
     "docs/production.md: python3 -m venv /opt/fairlane",
-    "CONTRIBUTING.md: make test         # what every change must p",
+    "CONTRIBUTING.md: make run          # a gateway to try, with s",
     "README.md: make run",
     "docs/apps.md: FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000,",
     "docs/apps.md: export ANTHROPIC_BASE_URL=http://gateway:808",
