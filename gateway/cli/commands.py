@@ -261,7 +261,7 @@ COMMANDS: Mapping[str, Command | Callable[..., None]] = {
         "cooldown_until=cooldownUntil:time cooldown_by=cooldownBy reason",
     ),
     "breaker update": Command(
-        "Open or close a circuit breaker until it is reset: STATUS is open, closed or auto (reset; ends a 429 cooldown).",
+        "Open or close a circuit breaker until it is reset: BREAKER is open, closed or auto (reset; ends a 429 cooldown).",
         "/api/admin/models/{model}",
         method="PATCH",
         arguments=("breaker",),
