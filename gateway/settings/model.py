@@ -343,7 +343,7 @@ class Settings(BaseModel):
     """API keys. None: open on loopback; elsewhere one is created at the first start."""
 
     workers: Listed[WorkerKey] = []
-    """Worker tokens. None: any worker can connect while the gateway has no keys; otherwise one is created at the first start,
+    """Worker tokens. None: any worker can connect while the gateway has no keys. With keys, one is created at the first start,
     because a worker reads what clients send.
     """
 
