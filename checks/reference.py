@@ -75,6 +75,11 @@ HTTP_API = """\
 Send `Authorization: Bearer <key>`. The gateway serves this reference with all schemas at `/docs`, and as OpenAPI at
 `/openapi.json`. [Errors](errors.md) has all error codes.
 """
+OPERATORS = """\
+`GET` needs a key with the scope `viewer`, other methods one with `admin`. Lists have `limit`, and `after` for the `next` of the
+page before. `?check=true` validates a change without making it. In a `PATCH`, `null` restores what is configured. Times are
+milliseconds since 1970.
+"""
 TASK_FIELDS = """\
 `POST /api/openai` takes an OpenAI chat request with these fields. `POST /api/tasks` takes these fields and the next ones.
 Calls on `/v1` take headers instead.
@@ -328,7 +333,14 @@ def http_api(page: str) -> str:
     schemas = document["components"]["schemas"]
     lines = [HTTP_API, "## Operations"]
     for tag, title in TAGS.items():
-        lines += ["", f"### {title}", "", *table(("call", "what it does"), _operations(document, tag))]
+        about = [OPERATORS] if tag == "operators" else []
+        lines += [
+            "",
+            f"### {title}",
+            "",
+            *about,
+            *table(("call", "what it does"), _operations(document, tag)),
+        ]
     lines += [
         "",
         "## Task fields",
