@@ -18,8 +18,7 @@ from tests.support.records import NOON, entry
 
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.usage.reports import UsageReports, Wanted
-from fairlane.gateway.usage.slots import ReportSlots
+from fairlane.gateway.usage.reports import ReportSlots, UsageReports, Wanted
 from fairlane.gateway.usage.usage import DAY_MS, UsageTable
 
 PAGE = 500

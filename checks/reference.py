@@ -13,12 +13,14 @@ from typer.main import get_command
 from checks.words import ROOT
 from fairlane.gateway.api.events import DATA, EVENTS, data_of
 from fairlane.gateway.app import App
+from fairlane.gateway.batches.feature import GAUGES as BATCHES
 from fairlane.gateway.cli.main import app
 from fairlane.gateway.error_codes import BUSY, ERROR_CODES, GROUPS
 from fairlane.gateway.errors import BARE
-from fairlane.gateway.metrics.database import DATABASE_GAUGES
+from fairlane.gateway.files.feature import GAUGES as FILES
 from fairlane.gateway.metrics.exposition import FLAGS, PROVIDER
 from fairlane.gateway.metrics.gauges import PROCESS_GAUGES, STORE_GAUGES
+from fairlane.gateway.responses.quota import GAUGES as RESPONSES
 from fairlane.gateway.settings import settings_table
 from fairlane.queues.failures import Category
 from fairlane.queues.metrics import METRICS
@@ -206,7 +208,7 @@ def metrics() -> str:
     store = [_metric(one.name, one.labels, one.help) for one in STORE_GAUGES]
     store.append(_metric("fairlane_survey_success", (), shown["fairlane_survey_success"]))
     store.append(_metric("fairlane_build_info", ("version",), "1; the version of this gateway"))
-    database = [_metric(one.name, one.labels, one.help) for one in DATABASE_GAUGES]
+    database = [_metric(one.name, one.labels, one.help) for one in (*BATCHES, *FILES, *RESPONSES)]
     database.append(
         _metric("fairlane_database_survey_success", (), shown["fairlane_database_survey_success"])
     )

@@ -6,8 +6,8 @@ import structlog
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.in_flight import InFlightRequests
-from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.links import Tickets
 from fairlane.gateway.errors import ApiError, TokenForbids, bad_request, invalid_link
 from fairlane.gateway.http.request import Request
 from fairlane.gateway.lifecycle import Lifecycle

@@ -48,9 +48,9 @@ from fairlane.gateway.errors import (
     store_unavailable,
 )
 from fairlane.gateway.features import route_modules
+from fairlane.gateway.http.rate_limits import LIMIT_HEADERS
 from fairlane.gateway.http.request import JSON, AnswerBroken, Message, Receive, Request, Scope, Send
 from fairlane.gateway.http.tracing import end_request, trace_request
-from fairlane.gateway.limits.limits import LIMIT_HEADERS
 from fairlane.gateway.openai import routes as openai
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.usage import routes as usage
@@ -268,7 +268,7 @@ class App(FastAPI):
                 away.why = str(error)
             return away
         if isinstance(error, StoreError):
-            unavailable = store_unavailable(self.gateway.store.down_ms)
+            unavailable = store_unavailable(self.gateway.store.longest_down_ms)
             unavailable.facts = {"cause": str(error)}
             if request.path.startswith("/api/admin/"):  # only operators see the reason
                 unavailable.why = self.gateway.store.trouble

@@ -112,11 +112,6 @@ class ActiveConfig:
         self._lay_over()
 
     @property
-    def archives(self) -> bool:
-        """Return whether the archive can have tasks: results of endpoint tasks are always archived."""
-        return self.settings.archive != "off" or len(self.endpoints) > 0
-
-    @property
     def configured_endpoints(self) -> Mapping[str, EndpointSettings]:
         """Return the endpoints of the configuration; they have priority over added ones of the same name."""
         return self._configured.endpoints

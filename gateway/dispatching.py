@@ -2,7 +2,6 @@
 
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.endpoints.payloads import worker_payload
-from fairlane.gateway.permits.gate import LEFT_UNREPORTED
 from fairlane.gateway.settings import Settings
 from fairlane.queues.scheduler import Ends, Limits
 from fairlane.queues.tasks import Fragment
@@ -19,15 +18,11 @@ ENDS = Ends(
         fragment_error("The model is unavailable: its upstream fails", "MODEL_UNAVAILABLE", True),
         "MODEL_UNAVAILABLE",
     ),
-    permit_unreported=Fragment(LEFT_UNREPORTED, ""),
     busy=Fragment(
         fragment_error(
             "The task's time is over, and the model's provider still takes no request", "MODEL_TOO_BUSY", True
         ),
         "MODEL_TOO_BUSY",
-    ),
-    permit_unused=Fragment(
-        fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
     ),
 )
 

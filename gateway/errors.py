@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.error_codes import BUSY, ERROR_CODES, OVERLOADED
-from fairlane.gateway.prices.amounts import credits_of, plain_credits
+from fairlane.gateway.prices.prices import credits_of, plain_credits
 from fairlane.queues.failures import CANCELLED, category_of, failure_row, openai_kind
 from fairlane.queues.keys import is_reserved
 from fairlane.queues.limits import RateLimitStatus
@@ -470,3 +470,34 @@ def _headers(error: ApiError, status: int, retry_after_ms: int | None) -> Header
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers
+
+
+def key_reused() -> ApiError:
+    return ApiError(
+        422,
+        "IDEMPOTENCY_KEY_REUSED",
+        "This Idempotency-Key was used for another request. Use a new key, or repeat the same body",
+        param="Idempotency-Key",
+    )
+
+
+def result_gone(task_id: str) -> ApiError:
+    """Return the error; not 409, which official clients repeat: the answer would be the same until the key expires."""
+    return ApiError(
+        410,
+        "IDEMPOTENCY_RESULT_GONE",
+        "The request with this Idempotency-Key has run, but its result has expired. Use a new key to run it again",
+        task_id=task_id,
+    )
+
+
+def duration(ms: int) -> str:
+    """Return a duration in the notation of Go and OpenAI: 12ms, 1.5s, 6m0s, 24h0m0s."""
+    if 0 < ms < 1000:
+        return f"{ms}ms"
+    minutes, rest = divmod(ms, 60_000)
+    seconds = f"{rest // 1000}.{rest % 1000:03d}".rstrip("0").rstrip(".") + "s"
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{seconds}"
+    return f"{minutes}m{seconds}" if minutes else seconds

@@ -1,10 +1,11 @@
 """Start and end of a gateway process."""
 
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from fairlane.gateway.errors import SECOND_MS, ApiError, stopping
+from fairlane.streaming.hub import LiveLog
 
 
 class Component(Protocol):
@@ -42,6 +43,37 @@ class Lifecycle:
     def rejection(self, task_id: str | None = None) -> ApiError:
         """Return the error of a draining gateway: retry at another replica immediately, or at the successor after the drain."""
         return stopping(SECOND_MS if self.peer_available else self.left_ms, task_id)
+
+
+class OpenAnswers:
+    """The answers under way in a gateway: each ends when the gateway stops."""
+
+    def __init__(self) -> None:
+        self.now = False
+        self._answers: dict[Callable[[], None], LiveLog | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def patience(self, queued: bool) -> bool:
+        """Return whether a client that cannot resume waits for a task that runs, here or elsewhere, or, with `queued`, waits."""
+        feeds = self._answers.values()
+        return any(feed is not None and (feed.top or queued) and not feed.ended for feed in feeds)
+
+    def add(self, wake: Callable[[], None], last_chance: LiveLog | None = None) -> None:
+        """Call `wake` when the gateway stops. `last_chance`: the task's feed, when the answer cannot be resumed."""
+        self._answers[wake] = last_chance
+        if self.now:
+            wake()
+
+    def discard(self, wake: Callable[[], None]) -> None:
+        self._answers.pop(wake, None)
+
+    def begin(self) -> None:
+        """End every answer as soon as possible."""
+        self.now = True
+        for wake in list(self._answers):
+            wake()
 
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from fairlane.gateway.accounts.callers import Caller, StoredKeys
 from fairlane.gateway.accounts.in_flight import InFlightRequests
 from fairlane.gateway.accounts.key_cache import ApiKeyCache
 from fairlane.gateway.accounts.keystore import KeyStore
-from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
 from fairlane.gateway.admin.drain import Drain
 from fairlane.gateway.admin.erasure import UserErasure
@@ -31,9 +30,8 @@ from fairlane.gateway.connections.connections import Connections
 from fairlane.gateway.connections.sockets import connection_limit, open_files
 from fairlane.gateway.core.bodies import Bodies
 from fairlane.gateway.core.cancel import Cancel, KeyTasks
-from fairlane.gateway.core.links import StreamLinks
+from fairlane.gateway.core.links import StreamLinks, Tickets
 from fairlane.gateway.core.models import Models
-from fairlane.gateway.core.open_answers import OpenAnswers
 from fairlane.gateway.core.poll import Poll
 from fairlane.gateway.core.positions import PositionMonitor
 from fairlane.gateway.core.spec import MIN_LINGER_MS
@@ -41,32 +39,23 @@ from fairlane.gateway.core.submit import Submit
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.dispatching import ENDS, dispatch_settings, limits_of
-from fairlane.gateway.features import lua_modules
+from fairlane.gateway.dispatching import dispatch_settings, limits_of
 from fairlane.gateway.http.tracing import tracer_for
-from fairlane.gateway.lifecycle import Component, Lifecycle
-from fairlane.gateway.metrics.database import DatabaseSurveyor
-from fairlane.gateway.metrics.scrape import Scrape
+from fairlane.gateway.lifecycle import Component, Lifecycle, OpenAnswers
+from fairlane.gateway.metrics.scrape import DatabaseSurveyor, Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.records.records import Records
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.shutdown import Shutdown
-from fairlane.gateway.store.configuration import ConfigurationMonitor
-from fairlane.gateway.store.connection import NewConnection
 from fairlane.gateway.store.inbox import Inbox
+from fairlane.gateway.store.pools import StoreEvents, StorePool, StorePools
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
 from fairlane.gateway.watch.health import Health
 from fairlane.gateway.watch.replicas import Replicas, here
-from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.gateway.watch.task_log import LoggingRecorder
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.inspector import ReplicaInfo, StoreInspector
-from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.store.channel import Channel
-from fairlane.queues.store.link import RedisLink
-from fairlane.queues.store.scripts import load_scripts
-from fairlane.queues.store.wire import address_of
+from fairlane.queues.inspect.pooled import PooledInspector
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 from fairlane.streaming.structured.checker import Checker
@@ -86,14 +75,13 @@ class Gateway:
     def __init__(
         self,
         settings: Settings,
-        redis_url: str,
+        redis_urls: Sequence[str],
         siblings: Siblings | None = None,
         own_workers: UpstreamTokens | None = None,
     ) -> None:
         siblings = siblings or Siblings(Path(), 0, 1)
         started_at = time.time()
         self.replica = replica = siblings.mark + secrets.token_hex(4)
-        self.keys = keys = Keys(pool_prefix())
         self.current = current = ActiveConfig(settings, own_workers)
         self.database = Database(parse_address(settings.database_url, settings.data_dir))
         key_store = KeyStore(self.database)
@@ -114,37 +102,20 @@ class Gateway:
         self.authorizer = Authorizer(current, tickets, self.calls, lifecycle)
 
         # the store and its state
-        self.link = RedisLink(
-            redis_url,
-            load_scripts(features=lua_modules(settings.disabled_features)),
-            keys.prefix,
-            timeout_ms=settings.tuning.redis_timeout_ms,
-            on_connect=self._new_connection,
-            on_change=self._store_changed,
-            metrics=self.metrics,
-        )
-        address = (
-            address_of(redis_url) if settings.redis_url else f"its own, in {settings.data_dir.resolve()}"
-        )
-        self.store = StoreMonitor(self.link, address, keys, replica)
-        self.scheduler = Scheduler(self.link, keys, replica, ENDS, limits_of(settings), self.metrics)
-        self.configuration = ConfigurationMonitor(
-            self.scheduler, current, address, self.metrics, self._store_emptied
-        )
         self._endpoints_listener: Callable[[bool], None] = lambda _: None
-        self._prepare = NewConnection(
-            keys, replica, address, current, self.database, tickets, self.configuration
-        )
-        self._listens_at = ""
-        self.channel = Channel(
-            redis_url,
-            keys.channel(replica),
-            self._on_message,
-            self._channel_changed,
-            timeout_ms=settings.tuning.redis_timeout_ms,
-        )
+        events = StoreEvents(self._on_message, self._store_back, self._messages_missed, self._is_stopping)
+        pools = [
+            StorePool(number, url, replica, current, self.database, tickets, self.metrics, events)
+            for number, url in enumerate(redis_urls)
+        ]
+        self.store = store = StorePools(pools, current)
+        self.scheduler = store.scheduler
+        self.link, self.keys = store.first.link, store.first.keys
+        keys = self.keys
         self._where = here(started_at)
-        self.replicas = Replicas(self.link, keys, replica, self._of_itself, siblings.mark or replica)
+        self.replicas = Replicas(
+            [(pool.link, pool.keys) for pool in pools], replica, self._of_itself, siblings.mark or replica
+        )
 
         # tasks: to workers, and back to their readers
         self.hub = Hub(
@@ -167,25 +138,31 @@ class Gateway:
                 "UNAUTHORIZED", route="/ws", address=(scope.get("client") or ("",))[0]
             ),
         )
-        self.inspector = StoreInspector(
-            self.link,
-            keys,
-            replica,
-            presence=presence,
-            queues=lambda: current.settings.queues,
-            models=lambda: current.settings.models,
-        )
+        inspectors = [
+            StoreInspector(
+                link,
+                its_keys,
+                replica,
+                presence=presence,
+                queues=lambda: current.settings.queues,
+                models=lambda: current.settings.models,
+                first=store.links[0],
+            )
+            for link, its_keys in store.links
+        ]
+        self.inspector = inspectors[0] if len(inspectors) == 1 else PooledInspector(inspectors)
         positions = PositionMonitor(self.scheduler)
+        self.attached: list[Attached] = []
         self.records = records = Records(
-            self.database, self.link, keys, replica, current, self.metrics, as_shown
+            self.database, store.links, replica, current, self.metrics, as_shown, self.attached
         )
         self.submit = submit = Submit(
-            self.dispatcher.submit, self.hub, self.metrics, current, lifecycle, self._load_balance, checker
+            self.dispatcher, self.metrics, current, lifecycle, checker, self.attached
         )
         self.audit = audit = AuditRecord(self.scheduler, records.slots, records.outbox.catch_up)
         self.cancel = cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
-        self.poll = poll = Poll(self.scheduler, results, records.find_archived, lambda: current.archives)
+        self.poll = poll = Poll(self.scheduler, results, self.attached)
         links = StreamLinks(tickets, self.scheduler, current)
         models = Models(
             current, self.inspector.offered, self.inspector.workers, self.dispatcher.takes, started_at
@@ -205,11 +182,11 @@ class Gateway:
             positions=positions,
             open_answers=open_answers,
             lifecycle=lifecycle,
+            attached=self.attached,
             part=self.part,
         )
         self._parts_by_class: dict[type, Any] = {}
         self.add(current, key_store, audit, records.usage, self.scheduler)
-        self.attached: list[Attached] = []
         for feature in attached(self, settings.disabled_features):
             self.attached.append(feature)
             self.add(*feature.parts)
@@ -217,16 +194,10 @@ class Gateway:
         # what operators see and do
         history = History(self.link, keys, self.metrics, self.inspector.waiting)
         overview = OverviewReader(
-            self.link,
-            self.scheduler,
-            self.store,
-            self.database,
-            self.inspector,
-            current,
-            self.dispatcher.congestion,
+            self.scheduler, self.store, self.database, self.inspector, current, self.dispatcher.congestion
         )
         live = SharedFeed(OverviewFeed(overview, audit, replica, presence, self._about))
-        operator = Operator(
+        self.operator = operator = Operator(
             current=current,
             scheduler=self.scheduler,
             overview=overview,
@@ -255,9 +226,7 @@ class Gateway:
         keys_admin = KeyAdmin(key_store, self.key_cache, current, audit, self.key_tasks, self.scheduler)
         loop_monitor = EventLoopMonitor(self.metrics, replica)
         self.health = Health(
-            self.link,
             self.store,
-            self.channel,
             lifecycle,
             open_answers,
             self.connections,
@@ -265,11 +234,10 @@ class Gateway:
             self.dispatcher.pool,
             self.dispatcher.attempts,
         )
-        database_gauges = DatabaseSurveyor(self.database, current)
+        database_gauges = DatabaseSurveyor(self.database, [one.gauges for one in self.attached if one.gauges])
         self.scrape = Scrape(
             siblings, self.metrics, self.health, self.dispatcher, self.inspector, database_gauges
         )
-        self.operator = operator
         self.add(operator, keys_admin, self.health, self.scrape)
 
         self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, self.metrics, replica)
@@ -282,15 +250,13 @@ class Gateway:
             self.database,
             self.key_cache,
             *(one for feature in self.attached for one in feature.first),
-            self.store,
-            self.link,
-            self.channel,
+            store,
             *([SnapshotServer(siblings, self.scrape.own)] if siblings.size > 1 else []),
             self.hub,
             positions,
             self.inspector,
             history,
-            self.configuration,
+            *(pool.configuration for pool in pools),
             self.replicas,
             *records.parts,
             checker,
@@ -349,7 +315,7 @@ class Gateway:
         mine = current.settings
         while current.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
             try:
-                await self.configuration.bring()
+                await self.bring_configuration()
                 write = log.warning if "needs_restart" in changes else log.info
                 write("keys and limits read again", replica=self.replica, **changes)
                 return
@@ -357,16 +323,16 @@ class Gateway:
                 log.warning("Redis does not take the new limits yet", error=str(error))
                 await asyncio.sleep(1.0)
 
+    async def bring_configuration(self) -> None:
+        """Write the settings of queues and models to all pools. Raise StoreError."""
+        for pool in self.store.pools:
+            await pool.configuration.bring()
+
     # ---- connections between components that are created before each other ----------
 
     def settings_changed(self) -> None:
         """Dispatch by the current settings from now on."""
         self.dispatcher.settings.take_over(dispatch_settings(self.current))
-
-    async def _load_balance(self, subject: str, window: str) -> None:
-        for feature in self.attached:
-            if feature.load_balance is not None:
-                await feature.load_balance(subject, window)
 
     async def balance(self, caller: Caller) -> Any:
         """Return a caller's balance; None without the feature, or without a quota."""
@@ -431,23 +397,11 @@ class Gateway:
         """
         return self.workers.drain_worker(worker_id, self.current.settings.max_task_timeout_ms)
 
-    def _new_connection(self, link: RedisLink) -> Awaitable[None]:
-        return self._prepare(link)
+    def _is_stopping(self) -> bool:
+        return self.stopping
 
-    def _store_changed(self, up: bool) -> None:
-        self.store.changed(up, stopping=self.stopping)
-        if up:
-            server = self._prepare.server
-            if not server or server != self._listens_at:
-                self.channel.reconnect()  # the address leads to another server than before
-            self._listens_at = server
-            self._begin_anew()
-
-    async def _store_emptied(self) -> None:
-        await self._prepare.share_secret(self.link)
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
+    def _store_back(self) -> None:
+        """A pool of Redis is back, and may have lost something."""
         self.scheduler.log_generation += 1
         self.dispatcher.store_is_back()
         for feature in self.attached:
@@ -455,10 +409,9 @@ class Gateway:
                 feature.store_back()
         self.hub.check_soon(store_lost=True)
 
-    def _channel_changed(self, up: bool) -> None:
-        if up:
-            self.scheduler.log_generation += 1
-            self.hub.check_soon()
+    def _messages_missed(self) -> None:
+        self.scheduler.log_generation += 1
+        self.hub.check_soon()
 
     def _on_message(self, message: bytes) -> None:
         self._inbox(message)
@@ -472,12 +425,12 @@ async def _done(outcome: Awaitable[None] | None) -> None:
 @contextlib.asynccontextmanager
 async def open_gateway(
     settings: Settings,
-    redis_url: str,
+    redis_urls: Sequence[str],
     siblings: Siblings | None = None,
     own_workers: UpstreamTokens | None = None,
 ) -> AsyncIterator[Gateway]:
     """Yield a started gateway, and stop it in any case. `own_workers`: tokens of the workers that this gateway starts."""
-    gateway = Gateway(settings, redis_url, siblings, own_workers)
+    gateway = Gateway(settings, redis_urls, siblings, own_workers)
     try:
         await gateway.start()
         yield gateway

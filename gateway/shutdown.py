@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from fairlane.gateway.core.open_answers import OpenAnswers
-from fairlane.gateway.lifecycle import Lifecycle
+from fairlane.gateway.lifecycle import Lifecycle, OpenAnswers
+from fairlane.gateway.store.pools import StorePools
 from fairlane.gateway.watch.replicas import Replicas
-from fairlane.gateway.watch.store import StoreMonitor
 from fairlane.streaming.hub import Hub
 from fairlane.web.dashboard import SharedFeed
 from fairlane.workers.server.dispatch import Dispatcher
@@ -38,7 +37,7 @@ class Shutdown:
     _open_answers: OpenAnswers
     _live: SharedFeed
     _hub: Hub
-    _store: StoreMonitor
+    _store: StorePools
 
     async def run(self, drain_ms: int) -> None:
         """Grant no tasks and accept no workers, let running tasks finish within `drain_ms`, ask other callers to reconnect.

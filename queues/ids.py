@@ -11,10 +11,7 @@ import re
 import time
 from collections.abc import Callable
 
-POOL = 0
-"""The one pool there is for now."""
-
-MAX_POOL = 255
+MAX_POOLS = 256
 
 _EARLIEST_MS = 1_735_689_600_000
 """2025-01-01: no gateway issued an id before."""
@@ -28,18 +25,17 @@ _VERSION_AND_VARIANT = (8 << 76) | (0b10 << 62)
 _LOW_62 = (1 << 62) - 1
 
 
-def new_task_id(now_ms: int = 0, pool: int = POOL, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
+def new_task_id(now_ms: int = 0, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
     """A new id as lower-case text, 36 characters.
 
-    `now_ms` is wall-clock time, 0: now (its low 48 bits are used); `pool` is 0 to 255. Unique without coordination
-    between replicas.
+    `now_ms` is wall-clock time, 0: now (its low 48 bits are used). Unique without coordination between replicas. Its pool is 0:
+    see `in_pool`.
     """
     now_ms = now_ms or time.time_ns() // 1_000_000
     noise = int.from_bytes(random_bytes(9), "big")
     number = (
         (now_ms & 0xFFFF_FFFF_FFFF) << 80
         | _VERSION_AND_VARIANT
-        | (pool & MAX_POOL) << 68
         | (noise >> 62 & 0xF) << 64
         | (noise & _LOW_62)
     )
@@ -47,12 +43,25 @@ def new_task_id(now_ms: int = 0, pool: int = POOL, random_bytes: Callable[[int],
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def pool_of(task_id: str) -> int:
+    """Return the number of a task's pool; 0 if `task_id` is not an id."""
+    try:
+        return int(task_id[15:17], 16)
+    except ValueError:
+        return 0
+
+
+def in_pool(task_id: str, pool: int) -> str:
+    """Return the id with the number of another pool: an id is made before the model of its task is known."""
+    return f"{task_id[:15]}{pool:02x}{task_id[17:]}"
+
+
 def could_be_ours(text: str, now_ms: int) -> bool:
-    """Whether a gateway of this deployment may have issued `text`: well-formed, our pool, a plausible time.
+    """Whether a gateway of this deployment may have issued `text`: well-formed, with a plausible time.
 
     Decides between "Task not found or expired" and "Task not found"; it does not say that the task exists.
     """
-    if not _V8.fullmatch(text) or int(text[15:17], 16) != POOL:
+    if not _V8.fullmatch(text):
         return False
     return _EARLIEST_MS <= issued_ms(text) <= now_ms + _CLOCK_SKEW_MS
 

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import structlog
 
+from fairlane.queues.errors import StoreError
+
 log = structlog.get_logger("fairlane.loops")
 
 RETRY_CANCEL_S = 1.0
@@ -90,4 +92,22 @@ async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
         if isinstance(outcome, BaseException):
             raise outcome
         made.append(outcome)
+    return made
+
+
+async def gather_available(work: Iterable[Awaitable[T]]) -> list[T]:
+    """Return the results of calls to several pools, in order, without those of pools that are unavailable. If all are, raise the
+    StoreError of the first one."""
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    made: list[T] = []
+    failed: StoreError | None = None
+    for outcome in outcomes:
+        if isinstance(outcome, StoreError):
+            failed = failed or outcome
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        else:
+            made.append(outcome)
+    if failed is not None and not made:
+        raise failed
     return made

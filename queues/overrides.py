@@ -6,14 +6,14 @@ overrides has moved, which each sweep returns.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from fairlane.queues.replies import decode_map
-from fairlane.queues.rules import Kind, settings_of
+from fairlane.queues.replies import decode_map, decode_values
+from fairlane.queues.rules import Change, Kind, Value, settings_of
 from fairlane.queues.store.link import RedisLink
 
 ALL = 100
@@ -71,18 +71,27 @@ class Rejected:
 
 
 class OverrideStore:
-    """The overrides of one Redis. All methods raise StoreError; if the reply is lost, the same call again is safe."""
+    """The overrides of all pools: those of a model in its pool, those of queues in each, those of routes in the first one.
 
-    def __init__(self, link: RedisLink) -> None:
-        self._link = link
+    All methods raise StoreError; if the reply is lost, the same call again is safe.
+    """
+
+    def __init__(self, links: Sequence[RedisLink], pool_of: Callable[[str], int]) -> None:
+        """`pool_of`: returns the number of a model's pool."""
+        self._links = links
+        self._pool_of = pool_of
 
     async def all(self) -> Overrides:
-        """Return all overrides."""
-        reply, *packed = await self._link.run("list_overrides", msgspec.msgpack.encode({}))
-        said = decode_map(reply)
-        return Overrides(
-            said["version"].encode(), said["now"], sorted(map(_read, packed), key=lambda one: one.order)
-        )
+        """Return all overrides. The version has that of each pool, with commas between."""
+        versions, found, now_ms = [], dict[str, Override](), 0
+        for link in self._links:
+            reply, *packed = await link.run("list_overrides", msgspec.msgpack.encode({}))
+            said = decode_map(reply)
+            versions.append(said["version"].encode())
+            now_ms = now_ms or said["now"]
+            for one in map(_read, packed):
+                found.setdefault(one.id, one)
+        return Overrides(b",".join(versions), now_ms, sorted(found.values(), key=lambda one: one.order))
 
     async def create(self, override: Override, actor: Actor, *, check: bool = False) -> Override | Rejected:
         """Create an override, which has an id. `check`: only report whether it can be created."""
@@ -109,7 +118,40 @@ class OverrideStore:
         }
         as_text = msgspec.json.encode(shown).decode()  # Lua knows no null
         ask = {"override": written, "shown": as_text, "check": check, **_by(actor)}
-        return _answer(await self._link.run("create_override", msgspec.msgpack.encode(ask)))
+        return await _each(self._of(override.target, override.name), "create_override", ask)
+
+    async def set_settings(
+        self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor
+    ) -> Change | None:
+        """Set settings of a queue or model for good; None: there is no such queue. KeyError for an unknown setting, OverflowError
+        if there are too many overrides.
+
+        They hold from the next decision on, on every replica, until a value of None restores what is configured. No other
+        override of the queue or model sets them any more. The audit log entry is written in the same step.
+        """
+        unknown = values.keys() - settings_of(kind).keys()
+        if unknown:
+            raise KeyError(*unknown)
+        ask = {
+            "id": new_override_id(),
+            "target": kind,
+            "name": name,
+            "settings": {setting: value for setting, value in values.items() if value is not None},
+            "unset": [setting for setting, value in values.items() if value is None],
+            **_by(actor),
+        }
+        change = None
+        for link in self._of(kind, name):
+            noted = {"noted": change is None}
+            reply, *changed = await link.run("set_settings", msgspec.msgpack.encode(ask | noted))
+            said = decode_map(reply)
+            if said["outcome"] == "unknown":
+                return None
+            if said["outcome"] == "full":
+                raise OverflowError("there are too many overrides")
+            before, after = map(decode_values, changed)
+            change = change or Change(before, after, said["audit"])
+        return change
 
     async def update(
         self, override_id: str, actor: Actor, *, percent: int | None = None, until_ms: int | None = None
@@ -131,11 +173,30 @@ class OverrideStore:
         """Remove an override: the values without it hold again."""
         return await self._update(override_id, "rollback", actor, {})
 
+    def _of(self, target: str, name: str) -> Sequence[RedisLink]:
+        if target == "queue":
+            return self._links
+        return [self._links[self._pool_of(name) if target == "model" else 0]]
+
     async def _update(
         self, override_id: str, action: str, actor: Actor, changed: Mapping[str, int]
     ) -> Override | Rejected:
         asked = {"id": override_id, "action": action, **changed, **_by(actor)}
-        return _answer(await self._link.run("update_override", msgspec.msgpack.encode(asked)))
+        return await _each(self._links, "update_override", asked)
+
+
+async def _each(links: Sequence[RedisLink], script: str, ask: Mapping[str, Any]) -> Override | Rejected:
+    """Run a script in pools until one rejects it, and note it in the audit log once. Those without the override do not count."""
+    found: Override | Rejected | None = None
+    for link in links:
+        said = _answer(
+            await link.run(script, msgspec.msgpack.encode({**ask, "noted": not isinstance(found, Override)}))
+        )
+        if isinstance(said, Rejected) and (said.reason != "unknown" or len(links) == 1):
+            return said
+        if isinstance(said, Override):
+            found = found or said
+    return found or Rejected("unknown")
 
 
 def new_override_id() -> str:

@@ -13,6 +13,7 @@ import msgspec
 from fairlane.queues.limits import SETTINGS, read_rate_limit_status
 from fairlane.queues.tasks import (
     NO_PLACE,
+    ClosedUpstreams,
     Entry,
     ExistingTask,
     Grant,
@@ -21,6 +22,7 @@ from fairlane.queues.tasks import (
     QuotaShortfall,
     Record,
     Rejection,
+    RetryAt,
     State,
     Used,
 )
@@ -233,3 +235,9 @@ def read_entries(blobs: Sequence[bytes]) -> Iterator[Entry]:
     for at in range(0, len(blobs), 3):
         epoch, _, seq = blobs[at].partition(b"-")
         yield Entry(int(epoch), int(seq), blobs[at + 1].decode(), blobs[at + 2])
+
+
+def read_retry_at(later: Sequence[Mapping[str, Any]]) -> tuple[RetryAt, ClosedUpstreams]:
+    """Return when tasks of models may start, and which upstreams are closed, as a reply's `later` says."""
+    times = tuple((one["model"], one["ms"]) for one in later)
+    return times, tuple((one["model"], one["ms"]) for one in later if one.get("upstream"))

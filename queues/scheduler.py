@@ -5,27 +5,16 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import structlog
 
-from fairlane.queues.chains import (
-    MAX_BYTES,
-    Advanced,
-    Chain,
-    ChainStart,
-    Part,
-    Stage,
-    StageEntry,
-    Step,
-    read_stage,
-)
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.load import ModelLoad, read_model_load
 from fairlane.queues.inspect.presence import PresenceUpdate
 from fairlane.queues.keys import Keys
-from fairlane.queues.limits import Allowed, read_allowance, read_rate_limit_status
+from fairlane.queues.limits import read_rate_limit_status
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.metrics import (
     MODEL_COOLDOWNS,
@@ -37,7 +26,6 @@ from fairlane.queues.metrics import (
     TaskEnd,
     error_message_of,
 )
-from fairlane.queues.overrides import Actor, audit_mark, new_override_id
 from fairlane.queues.replies import (
     decode_map,
     decode_values,
@@ -46,12 +34,12 @@ from fairlane.queues.replies import (
     read_grants,
     read_record,
     read_rejection,
+    read_retry_at,
     read_state,
     texts,
     used_of,
 )
 from fairlane.queues.rules import (
-    Change,
     ConfiguredSettings,
     EffectiveSettings,
     Kind,
@@ -59,16 +47,13 @@ from fairlane.queues.rules import (
     effective,
     overridden,
     read_configured,
-    settings_of,
 )
 from fairlane.queues.store.link import Receiver, RedisLink
 from fairlane.queues.tasks import (
     NO_PLACE,
     TERMINAL,
-    Admitted,
     Append,
     Appended,
-    ClosedUpstreams,
     End,
     Ended,
     Entry,
@@ -77,7 +62,6 @@ from fairlane.queues.tasks import (
     Finished,
     Fragment,
     Grant,
-    PermitEnd,
     Place,
     Record,
     Rejection,
@@ -88,7 +72,6 @@ from fairlane.queues.tasks import (
     Taken,
     TaskSpec,
     Top,
-    Used,
     WaitEstimate,
 )
 from fairlane.queues.versions import ConfigStatus, Configuration, Version, hash_of, read_configuration
@@ -107,6 +90,7 @@ MAX_PUBLISHED = 65_536
 """Bytes of an event that is published to other replicas; of a larger one only the id is."""
 
 NEVER_READ = Version()
+T = TypeVar("T")
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -122,9 +106,6 @@ class Ends:
     """The `cancelled` event of a task whose readers left."""
     unavailable: Fragment
     """A caller waits for it, and the upstreams of all models that may run it fail."""
-    permit_unreported: Fragment
-    """The `done` event of a permit that was used, and whose call's end was not reported in time."""
-    permit_unused: Fragment
     busy: Fragment
     """Its time is over, and the model's provider takes no request (429)."""
 
@@ -168,6 +149,8 @@ class Scheduler:
         self._keys = keys
         self._ends = ends
         self._numbers = itertools.count(1)
+        self.feature_ends: dict[str, Fragment] = {}
+        """More ends that the sweep writes, by their names in the scripts."""
         self.limits = limits
         self.replica = replica
         self._dropped = RateLimitedLogger(burst=1, per_second=1 / 60)
@@ -188,6 +171,31 @@ class Scheduler:
             max_retained_bytes=self.limits.max_retained_bytes,
         )
 
+    # ---- pools: see pooled.py ----------
+
+    @property
+    def up(self) -> bool:
+        """Whether calls are taken."""
+        return self._link.up
+
+    def of_task(self, task_id: str) -> "Scheduler":  # noqa: ARG002
+        """Return the scheduler of a task's pool."""
+        return self
+
+    def of_model(self, model: str) -> "Scheduler":  # noqa: ARG002
+        """Return the scheduler of a model's pool."""
+        return self
+
+    def spans(self, models: Iterable[str]) -> bool:  # noqa: ARG002
+        """Return whether models are in several pools: then a freed slot is filled by `take`, and not by `finish`."""
+        return False
+
+    def grouped(self, items: list[T], task_of: Callable[[T], str]) -> list[list[T]]:  # noqa: ARG002
+        """Return items by the pools of their tasks: what one call can have."""
+        return [items]
+
+    # ---- calls ----------
+
     def nonce(self) -> str:
         """A name for one call, unique over all replicas (the replica id is random)."""
         return f"{self.replica}.{next(self._numbers):x}"
@@ -202,28 +210,18 @@ class Scheduler:
         follow: bool = False,
         named: bool = False,
         upstream: str = "",
-        chain: ChainStart | None = None,
     ) -> asyncio.Future[Any]:
         """Queue `task`, and take up to `want` tasks of its model for this replica; `parse_submit` reads the reply.
 
         `follow`: this replica reads its events.
         `named`: the worker whose slots these are offers the task's model by its name, not only every model; `upstream`: of that
-        worker. With a `chain` the task is the first stage of one, and the id is the chain's: it is refused as one task is, and
-        held what that stage and the later ones may cost. The parts of a stage that has several are queued in its place.
+        worker.
         """
         limits = self.limits
-        ask = self._ask(worker, upstream, want, nonce)
+        ask = self.ask(worker, upstream, want, nonce)
         ask["id"], ask["by_name"], ask["follow"] = task.id, named, follow
         ask["max_length"], ask["max_bytes"] = limits.max_queue_length, limits.max_queued_bytes
-        if chain is None:
-            return self._link.run_with_others("submit", _pack(ask), task.packed(), task.payload)
-        spec = task.fields() | parts_of(chain.parts)
-        spec["stage"] = stage_of(chain.stage)
-        spec["chain_start"] = {"of": chain.of, "grace_ms": limits.stop_grace_ms}
-        spec["reserve"] = chain.reserve
-        spec["extras"] = True
-        blobs = (chain.plan, chain.head, chain.request, *(part.payload for part in chain.parts))
-        return self._link.run_with_others("submit", _pack(ask), _pack(spec), task.payload, *blobs)
+        return self._link.run_with_others("submit", _pack(ask), task.packed(), task.payload, *task.blobs)
 
     def run(self, name: str, ask: Mapping[str, Any], *blobs: bytes) -> asyncio.Future[Any]:
         """Run a script: a map and byte strings in, the same out."""
@@ -241,7 +239,7 @@ class Scheduler:
         """Run a script, and return the map of its reply."""
         return decode_map((await self._link.run(name, _pack(ask)))[0])
 
-    def _ask(self, worker: str, upstream: str, want: int, nonce: str) -> dict[str, Any]:
+    def ask(self, worker: str, upstream: str, want: int, nonce: str) -> dict[str, Any]:
         """Return what a call needs that takes tasks for a worker."""
         ask = {
             "replica": self.replica,
@@ -263,7 +261,7 @@ class Scheduler:
         if "existing" in said:
             return read_existing(said)
         left = read_rate_limit_status(said["rate_limits"]) if "rate_limits" in said else None
-        later, shut = _retry_at(said["later"]) if said["later"] else ((), ())
+        later, shut = read_retry_at(said["later"]) if said["later"] else ((), ())
         return Submitted(
             State(said["state"]),
             Place(*said["place"]) if "place" in said else NO_PLACE,
@@ -275,12 +273,6 @@ class Scheduler:
             left,
             shut,
         )
-
-    async def allowance(self, user: str, key_limits: str, user_limits: str) -> list[Allowed]:
-        """What is left of each limit of a caller: of its key, and of the user; both packed (`limits.pack`)."""
-        ask = {"user": user, "limits": (key_limits, user_limits)}
-        said = await self.call("read_limits", ask)
-        return list(read_allowance(said["left"]))
 
     async def model_load(self, model: str) -> ModelLoad:
         """Return the load of a model. Raise StoreError."""
@@ -294,14 +286,14 @@ class Scheduler:
         What is missing will be woken for; only who gets MAX_TAKEN must ask again.
         `want` 0 hands a wake-up on to another replica.
         """
-        return self.run("take", self._ask(worker, upstream, want, nonce) | {"models": models})
+        return self.run("take", self.ask(worker, upstream, want, nonce) | {"models": models})
 
     @staticmethod
     def parse_take(reply: Any) -> Taken:
         """Read the reply of `take`."""
-        return Taken(read_grants(reply), *_retry_at(decode_map(reply[0])["later"]))
+        return Taken(read_grants(reply), *read_retry_at(decode_map(reply[0])["later"]))
 
-    def append(self, appends: Iterable[Append]) -> asyncio.Future[Any]:
+    def append(self, appends: Sequence[Append]) -> asyncio.Future[Any]:
         """Add events to logs, each task's for itself; read the reply with `parse_append`."""
         calls, blobs = list[Any](), list[bytes]()
         for grant, seq, events, output in appends:
@@ -345,9 +337,9 @@ class Scheduler:
         else:
             message = f"event\n{head}\n{event[0]}\n".encode() + event[1]
         with contextlib.suppress(StoreError):
-            self._link.command("PUBLISH", self._channel_prefix + replica, message)
+            self._link.command("SPUBLISH", self._channel_prefix + replica, message)
 
-    def sent(self, grants: Iterable[Grant]) -> asyncio.Future[Any]:
+    def sent(self, grants: Sequence[Grant]) -> asyncio.Future[Any]:
         """The requests of these attempts have left their workers: in their models' windows they count for as long as these last
         from now, and no longer until they have ended. Repeated, the last time counts. `parse_sent` reads the reply.
         """
@@ -358,7 +350,7 @@ class Scheduler:
     @staticmethod
     def parse_sent(reply: Any) -> RetryAt:
         """Read the reply of `sent`."""
-        return _retry_at(decode_map(reply[0])["later"])[0]
+        return read_retry_at(decode_map(reply[0])["later"])[0]
 
     def publish_progress(self, grant: Grant, kind: str, data: bytes) -> asyncio.Future[Any]:
         """Publish an event that is not logged (progress) to readers elsewhere; the last one is kept for new readers.
@@ -379,7 +371,7 @@ class Scheduler:
         has an epoch of its own. Call again with the same `end` until it is answered: the slot is held until then.
         """
         kind, data = end.terminal
-        ask = self._ask(end.worker, end.upstream, end.want, end.nonce)
+        ask = self.ask(end.worker, end.upstream, end.want, end.nonce)
         ask["id"], ask["epoch"], ask["token"], ask["seq"] = grant.task_id, grant.epoch, grant.token, seq
         ask["state"], ask["kind"], ask["used"], ask["models"] = end.state, kind, used_of(end.used), end.models
         ask["kinds"] = [kind for kind, _ in events]
@@ -393,86 +385,15 @@ class Scheduler:
         """Read the reply of `finish`. Count the tasks that ended with it: a part's chain and its other parts."""
         said = decode_map(reply[0])
         if "ended" in said:
-            self._count_related_ends(said["ended"])
+            self.count_ends(said["ended"])
         grants = read_grants(reply)
-        later = _retry_at(said["later"]) if said.get("later") else ((), ())
+        later = read_retry_at(said["later"]) if said.get("later") else ((), ())
         return Finished(said["outcome"], said.get("event_id", ""), grants, said.get("top", 0), *later)
 
-    def advance(
-        self, grant: Grant, seq: int, events: Sequence[EventFields], step: Step
-    ) -> asyncio.Future[Any]:
-        """Complete a stage of a chain, or a part of one, begin what follows, and take tasks for the freed slot.
-
-        `parse_advance` reads the reply.
-
-        One step: the last events, the stage's result and usage, its charge, and the entry of the next stage into its line (or the
-        chain's end). The chain keeps the age of its submission. For an attempt that failed there are `requeue` and `finish`, as
-        for any task: where these end it, the chain has ended; where it was a part, its chain ends as it did, and the other parts
-        are cancelled.
-
-        `seq`: as `finish` has it. Call again with the same `step` until it is answered: the slot is held until then. A call that
-        comes when the chain has advanced further returns a stale grant.
-        """
-        ask = self._ask(step.worker, step.upstream, step.want, step.nonce) | {
-            "id": grant.task_id,
-            "epoch": grant.epoch,
-            "token": grant.token,
-            "seq": seq,
-            "used": used_of(step.used),
-            "max_bytes": MAX_BYTES,
-            "kinds": [kind for kind, _ in events],
-            "chain_kinds": [kind for kind, _ in step.log_events],
-            "models": step.models,
-        }
-        blobs = [step.result, *(data for _, data in events), *(data for _, data in step.log_events)]
-        if isinstance(step.then, StageEntry):
-            entry = step.then
-            fields = entry.task.fields() | parts_of(entry.parts)
-            of_stage = {name: value for name, value in fields.items() if name in OF_STAGE}
-            ask["entry"] = {"stage": stage_of(entry.stage), "fields": of_stage, "reserve": entry.reserve}
-            if quota := entry.task.extras.get("quota"):
-                ask["entry"]["quota"] = quota
-            blobs += [part.payload for part in entry.parts] or [entry.task.payload]
-        elif step.then is not None:
-            end = step.then
-            finish = {"state": end.state, "code": end.code, "kind": end.terminal[0]}
-            if end.stage is not None:
-                blamed = {"stage": stage_of(end.stage), "model": end.model, "queue": end.queue}
-                finish |= {name: value for name, value in blamed.items() if value}
-            ask["finish"] = finish
-            blobs.append(end.terminal[1])
-        return self.run("advance", ask, *blobs)
-
-    def parse_advance(self, reply: Any) -> Advanced:
-        """Read the reply of `advance`. Count the chain's end, if it ended with the last of its parts."""
-        said = decode_map(reply[0])
-        self._count_related_ends(said.get("ended", ()))
-        grants, later = read_grants(reply), _retry_at(said.get("later", ()))
-        unknown = (said["subject"], said["window"]) if "window" in said else ("", "")
-        return Advanced(
-            said["outcome"],
-            said.get("event_id", ""),
-            grants,
-            said.get("top", 0),
-            *later,
-            said.get("model", ""),
-            said.get("needed", 0),
-            said.get("available", 0),
-            unknown,
-        )
-
-    def _count_related_ends(self, accounts: Sequence[Mapping[str, Any]]) -> None:
+    def count_ends(self, accounts: Sequence[Mapping[str, Any]]) -> None:
         """Count tasks that ended with another one."""
         for account in accounts:
-            self.metrics.ended(_task_end(account))
-
-    async def chain(self, task_id: str, *, contents: bool = True) -> Chain | None:
-        """What is known of a chain; None: it is none, or it is unknown or expired.
-
-        `contents`: with its plan and results, which may be large; else only which results there are.
-        """
-        reply = await self.run("read_chain", {"id": task_id, "contents": contents})
-        return _read_chain(reply) if decode_map(reply[0])["known"] else None
+            self.metrics.ended(task_end(account))
 
     async def requeue(
         self,
@@ -532,8 +453,8 @@ class Scheduler:
         if outcome == "ended":
             data = said["data"].encode()
             if "account" in said:
-                self.metrics.ended(_task_end(said["account"], data))
-                self._count_related_ends(said["ended"])
+                self.metrics.ended(task_end(said["account"], data))
+                self.count_ends(said["ended"])
             return Ended(outcome, State.FAILED, said["event_id"], said["kind"], data)
         if outcome == "queued":
             self.metrics.count(TASKS_RETURNED, grant.queue, grant.model, "repair" if repair else cause)
@@ -542,7 +463,7 @@ class Scheduler:
             if said["model"] != grant.asked:
                 failed = cause in ("failed", "falls")
                 self.metrics.fell_back(grant.asked, said["model"], "failed" if failed else "unavailable")
-            return Ended(outcome, retry_at=_retry_at(said["later"])[0])
+            return Ended(outcome, retry_at=read_retry_at(said["later"])[0])
         return Ended(outcome)
 
     async def cancel(
@@ -561,30 +482,10 @@ class Scheduler:
         outcome = said["outcome"]
         if outcome == "ended":
             data = said["data"].encode()
-            self.metrics.ended(_task_end(said["account"], data))
-            self._count_related_ends(said["ended"])
+            self.metrics.ended(task_end(said["account"], data))
+            self.count_ends(said["ended"])
             return Ended(outcome, said["state"], said["event_id"], kind, data)
         return Ended(outcome, said.get("state", ""))
-
-    async def use_permit(self, task_id: str, nonce: str) -> tuple[Admitted, int, RetryAt]:
-        """Use the permit of a task, which works once over all replicas; a call of the same nonce may be repeated.
-
-        The permit then holds its slot until `release_permit`, or until its time is over. Return the outcome, the epoch that
-        `release_permit` needs, and when the next task of its model may start, if time alone is in the way.
-        """
-        said = await self.call("use_permit", {"id": task_id, "nonce": nonce})
-        if "waited_ms" in said:
-            self.metrics.granted(said["queue"], said["model"], said["waited_ms"])
-        later = _retry_at(said.get("later", ()))[0]
-        return Admitted(said["outcome"]), said.get("epoch", 0), later
-
-    async def release_permit(self, task_id: str, epoch: int, rest: bytes) -> PermitEnd:
-        """What was let in with a permit has ended: its task completes, with a terminal event of these fields."""
-        ask = {"id": task_id, "epoch": epoch, "rest": rest.decode()}
-        said = await self.call("release_permit", ask)
-        if "account" in said:
-            self.metrics.ended(_task_end(said["account"]))
-        return PermitEnd(said["outcome"])
 
     async def renew(
         self, held: Sequence[tuple[Grant, str, bool, int]], read: Iterable[str] = ()
@@ -621,10 +522,8 @@ class Scheduler:
             "no_worker": ends.no_worker,
             "left": ends.left,
             "unavailable": ends.unavailable,
-            "permit_unreported": ends.permit_unreported,
-            "permit_unused": ends.permit_unused,
             "busy": ends.busy,
-        }
+        } | self.feature_ends
         ask = {
             "lease_ms": limits.lease_ms,
             "grace_ms": limits.stop_grace_ms,
@@ -637,7 +536,7 @@ class Scheduler:
             self._log_dropped(said["dropped"])
         sentences = {end.code: b"{%b}" % end.rest for end in named.values()}
         for account in said["accounts"]:
-            end = _task_end(account, sentences.get(account["code"], b"{}"))
+            end = task_end(account, sentences.get(account["code"], b"{}"))
             if end.state in TERMINAL:
                 self.metrics.ended(end)
             else:
@@ -723,20 +622,6 @@ class Scheduler:
             if line != "due" and len(lines) <= number:
                 lines.append(len(lines) - 1)
         return removed, stopping
-
-    async def record_action(
-        self, actor: Actor, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]
-    ) -> None:
-        """Write into the audit record what an operator did that is no change of a setting."""
-        values = {"before": _as_json(before), "after": _as_json(after)}
-        entry = {"action": action, "target": target, **values}
-        who = {"actor": actor.name, "address": actor.address, "mark": audit_mark()}
-        await self.run("record_action", {"action": entry | who})
-
-    async def newest_audit_id(self) -> str | None:
-        """The id of the newest entry of the audit record; None if there is none since the store began."""
-        newest: bytes | None = await self._link.command("HGET", self._keys("pool"), "acted")
-        return newest.decode() if newest else None
 
     async def follow(
         self, task_id: str, *, keep_alive: bool = False, owner: tuple[str, str] | None = None
@@ -881,52 +766,6 @@ class Scheduler:
         settings = {field.decode(): decode_map(values) for field, values in zip(pairs, pairs, strict=True)}
         return read_configured(None if packed is None else read_configuration(packed), settings)
 
-    async def override(
-        self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor
-    ) -> Change | None:
-        """Set settings of a queue or model permanently; None: there is no such queue. KeyError: an unknown setting; OverflowError
-        if there are too many overrides.
-
-        They hold from the next decision on, on every replica, until a value of None restores what is configured. No other
-        override of the queue or model sets them any more. The audit log entry is written in the same step.
-        """
-        unknown = values.keys() - settings_of(kind).keys()
-        if unknown:
-            raise KeyError(*unknown)
-        ask = {
-            "id": new_override_id(),
-            "target": kind,
-            "name": name,
-            "settings": {setting: value for setting, value in values.items() if value is not None},
-            "unset": [setting for setting, value in values.items() if value is None],
-            "who": actor.name,
-            "address": actor.address,
-            "mark": audit_mark(),
-        }
-        reply, *changed = await self.run("set_settings", ask)
-        said = decode_map(reply)
-        if said["outcome"] == "unknown":
-            return None
-        if said["outcome"] == "full":
-            raise OverflowError("there are too many overrides")
-        before, after = map(decode_values, changed)
-        return Change(before, after, said["audit"])
-
-    async def force_breaker(
-        self, model: str, upstream: str, state: Literal["open", "closed", "auto"], actor: Actor
-    ) -> tuple[str, str]:
-        """Have the breaker of an upstream open or closed, or let it go by itself. What it was before, and the id of the entry in
-        the audit record, which is written in the same step. Raises LookupError: no worker names such an upstream.
-        """
-        who = {"who": actor.name, "address": actor.address, "mark": audit_mark(), "replica": self.replica}
-        ask = {"model": model, "upstream": upstream, "state": state} | who
-        said = await self.call("force_breaker", ask)
-        if said["outcome"] == "unknown":
-            raise LookupError(upstream)
-        if said["outcome"] == "too_many":
-            raise OverflowError("more upstreams are known than there may be")
-        return said["before"], said["audit"]
-
     async def effective(self, kind: Kind, name: str) -> EffectiveSettings:
         """What holds for a queue or model."""
         key = self._keys("queue", queue=name) if kind == "queue" else self._keys("model", model=name)
@@ -952,72 +791,11 @@ def configuration(
     }
 
 
-def _as_json(values: Mapping[str, Any]) -> str:
-    """Return what a script stores as it is: Lua knows neither null nor an empty map."""
-    return msgspec.json.encode(values).decode()
-
-
 def _fragment(end: Fragment) -> dict[str, Any]:
     return {"rest": end.rest.decode(), "code": end.code}
 
 
-OF_STAGE = frozenset(
-    (
-        *(
-            "model",
-            "queue",
-            "wait_ms",
-            "type",
-            "route",
-            "template",
-            "input_tokens",
-            "max_input",
-            "max_output",
-            "answers",
-        ),
-        *("run_limit", "stream", "model_omitted", "schema", "repair", "price", "fallbacks", "fallback_after"),
-        *("parts", "part_inputs"),
-    )
-)
-"""What a stage says of its task; the rest the chain has from its submission."""
-
-
-def stage_of(stage: Stage) -> str:
-    """Return a stage that runs in place, as a record names it."""
-    return f"{stage.number} - {stage.name}"
-
-
-def parts_of(parts: Sequence[Part]) -> dict[str, Any]:
-    """Return what a record says of the parts of its stage; nothing, if it runs in place."""
-    if not parts:
-        return {}
-    inputs = [
-        (part.estimated_input, part.max_input if part.max_input > part.estimated_input else None)
-        for part in parts
-    ]
-    return {
-        "parts": len(parts),
-        "part_inputs": inputs,
-        "input_tokens": sum(part.estimated_input for part in parts),
-    }
-
-
-def _read_chain(reply: Sequence[bytes]) -> Chain:
-    packed, plan, head, *results = reply
-    said = decode_map(packed)
-
-    def place(text: str) -> tuple[int, int]:
-        at, _, part = text.partition(".")
-        return int(at), int(part or -1)
-
-    found = dict(zip(map(place, said["results"]), results, strict=True))
-    used = {place(text): Used.read(one) for text, one in (said["used"] or {}).items()}
-    at_stage, _ = read_stage(said["stage"])
-    state, numbers = State(said["state"]), (said["of"], said["parts"], said["begun"], said["done"])
-    return Chain(state, at_stage, *numbers, plan, head, found, used)
-
-
-def _task_end(account: Mapping[str, Any], error: bytes = b"{}") -> TaskEnd:
+def task_end(account: Mapping[str, Any], error: bytes = b"{}") -> TaskEnd:
     """Return what an account says (ending.lua). `error`: the end's data, where it is at hand."""
     ended = EndedTask(
         account["id"],
@@ -1043,8 +821,3 @@ def _task_end(account: Mapping[str, Any], error: bytes = b"{}") -> TaskEnd:
 
 def _entry(raw: list[Any]) -> Entry:
     return next(read_entries([raw[0], raw[1][1], raw[1][3]]))
-
-
-def _retry_at(later: Sequence[Mapping[str, Any]]) -> tuple[RetryAt, ClosedUpstreams]:
-    times = tuple((one["model"], one["ms"]) for one in later)
-    return times, tuple((one["model"], one["ms"]) for one in later if one.get("upstream"))

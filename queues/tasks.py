@@ -41,6 +41,8 @@ class TaskSpec(
     queue: str
     user: str
     payload: bytes = b""
+    blobs: Sequence[bytes] = ()
+    """More bytes that a feature stores with it."""
     task_type: str = msgspec.field(default_factory=lambda: "openaiLike")  # (always packed, as each factory's)
     key: str = ""
     priority: int = 0
@@ -123,15 +125,18 @@ _pack = msgspec.msgpack.Encoder().encode
 _FIELDS = tuple(
     (field.name, field.encode_name, field.default)
     for field in msgspec.structs.fields(TaskSpec)
-    if field.name not in ("payload", "extras", "downgrade", "idempotency_key", "again")
+    if field.name not in ("payload", "blobs", "extras", "downgrade", "idempotency_key", "again")
 )
 """What a record holds of every task: the attribute, the record's field, the default."""
 _OF_A_PLAN = (
-    *("model", "queue", "payload", "estimated_input", "max_output", "answers", "timeout_ms", "wait_ms"),
-    *("whole_wait", "run_ms", "max_tries", "downgrade", "asked", "template", "model_omitted"),
+    *("model", "queue", "payload", "blobs", "estimated_input", "max_output", "answers", "timeout_ms"),
+    *("wait_ms", "whole_wait", "run_ms", "max_tries", "downgrade", "asked", "template", "model_omitted"),
 )
 _EXTRAS_OF_A_PLAN = frozenset(
-    {"max_input", "price", "quota", "fallbacks", "fallback_after", "schema", "repair"}
+    {
+        *("max_input", "price", "quota", "fallbacks", "fallback_after", "schema", "repair"),
+        *("stage", "chain_start", "reserve", "parts", "part_inputs"),
+    }
 )
 
 

@@ -4,7 +4,6 @@ that they have to write in the same tick of the event loop.
 
 import asyncio
 from functools import partial
-from operator import itemgetter
 from typing import Any, Protocol
 
 import structlog
@@ -63,6 +62,10 @@ class AppendBatcher:
         if len(ready) == 1:  # as nearly always
             self._call(ready)
             return
+        for written in self._scheduler.grouped(ready, _task_of):
+            self._send_some(written)
+
+    def _send_some(self, ready: list[_Written]) -> None:
         begin = events = size = 0
         for at, (_, append) in enumerate(ready):
             more = sum([len(data) for _, data in append.events])
@@ -75,7 +78,7 @@ class AppendBatcher:
 
     def _call(self, written: list[_Written]) -> None:
         try:
-            reply = self._scheduler.append(map(itemgetter(1), written))
+            reply = self._scheduler.append([append for _, append in written])
         except StoreError as error:
             for writer, _ in written:
                 writer.on_append_error(error)
@@ -99,6 +102,10 @@ class AppendBatcher:
         else:
             for writer, _ in written:
                 writer.on_append_error(error)
+
+
+def _task_of(written: _Written) -> str:
+    return written[1].grant.task_id
 
 
 def _due(writer: Flushing) -> None:

@@ -13,6 +13,8 @@ from msgspec import Raw
 
 MAX_DEPTH = 128
 """Levels that what callers and workers send may be nested: who reads it has a parser that gives up at some hundreds."""
+MAX_DIGITS = 4300
+"""Of a number that callers send: Python reads no whole number with more."""
 NULL = b"null"
 EMPTY_STRING = b'""'
 NO_ARGUMENTS = b'"{}"'
@@ -27,6 +29,8 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """One level down, or up: bytes with a sign."""
 _NO_BRACKETS = bytes(code for code in range(256) if code not in b"[{]}")
 _PIECE = 1 << 16
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
 _BREAKS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 _SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
@@ -115,6 +119,14 @@ def too_deep(raw: bytes, most: int = MAX_DEPTH) -> bool:
             return True
         depth += 2 * down - len(steps)
     return False
+
+
+def has_long_number(raw: bytes) -> bool:
+    """Whether a JSON value, which must be valid, holds a number with more than MAX_DIGITS digits in a row."""
+    if len(raw) <= MAX_DIGITS or _LONG_NUMBER not in raw.translate(_AS_ZEROS):
+        return False
+    outside_strings = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
+    return _LONG_NUMBER in b'"'.join(outside_strings).translate(_AS_ZEROS)
 
 
 def string_or_none(raw: bytes | None) -> bytes | None:

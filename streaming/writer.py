@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from fairlane.queues.chains import Advanced, Step
+from fairlane.queues.chains import Advanced, Step, advance, parse_advance
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
@@ -385,7 +385,7 @@ class TaskWriter:
         self._busy = True
         try:
             if isinstance(end, Step):
-                reply = self._scheduler.advance(self._grant, self._seq, self._sending, end)
+                reply = advance(self._scheduler, self._grant, self._seq, self._sending, end)
                 reply.add_done_callback(self._on_advance_reply)
             elif end is not None:
                 reply = self._scheduler.finish(self._grant, self._seq, self._sending, end)
@@ -528,7 +528,7 @@ class TaskWriter:
     def _on_advance_reply(self, reply: asyncio.Future[Any]) -> None:
         if not self._is_answered(reply):
             return
-        advanced, step = self._scheduler.parse_advance(reply.result()), self._end
+        advanced, step = parse_advance(self._scheduler, reply.result()), self._end
         if advanced.outcome == "hole":
             self._refill(advanced.top)
             return

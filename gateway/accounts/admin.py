@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, create_model
+from pydantic.alias_generators import to_camel
 
 from fairlane.gateway.accounts.callers import Caller, Kind
 from fairlane.gateway.accounts.key_cache import ApiKeyCache
 from fairlane.gateway.accounts.keystore import ENTRY, NAMED, Change, KeyStore, StoredKey, read_entry
 from fairlane.gateway.accounts.secrets import FIRST_ID, first_file, new_secret
+from fairlane.gateway.accounts.signed_tokens import signing_key
 from fairlane.gateway.admin.bodies import (
     Note,
     StrictBody,
@@ -27,13 +29,11 @@ from fairlane.gateway.core.cancel import KeyTasks
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, Unauthorized, bad_request
 from fairlane.gateway.features import unmet
-from fairlane.gateway.limits.limits import limit_fields
 from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, unusable_key
 from fairlane.gateway.settings.parts import Identifier
-from fairlane.gateway.signed_tokens.tokens import signing_key
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
-from fairlane.queues.limits import pack
+from fairlane.queues.limits import RATES, pack, read_allowance
 from fairlane.queues.overrides import Actor
 from fairlane.queues.scheduler import Scheduler
 
@@ -491,3 +491,17 @@ def _audited(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def no_key(key_id: str) -> ApiError:
     return ApiError(404, "KEY_NOT_FOUND", f"There is no key {key_id[:64]!r}")
+
+
+async def limit_fields(scheduler: Scheduler, user: str, of_key: str, of_user: str) -> dict[str, Any]:
+    """Return each limit of a user and of its key, both packed, as JSON shows it, without using it up. Raise StoreError."""
+    shown: dict[str, dict[str, Any]] = {"limits": {}, "userLimits": {}}
+    if not of_key and not of_user:
+        return shown
+    said = await scheduler.call("read_limits", {"user": user, "limits": (of_key, of_user)})
+    for one in read_allowance(said["left"]):
+        left: dict[str, int] = {"limit": one.limit, "remaining": one.remaining}
+        if one.setting in RATES:
+            left["resetMs"] = one.reset_ms
+        shown["userLimits" if one.of_user else "limits"][to_camel(one.setting)] = left
+    return shown

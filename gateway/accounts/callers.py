@@ -18,11 +18,11 @@ import msgspec
 
 from fairlane.gateway.accounts.no_auth import FORWARDING_HEADERS, TAKE_FORMS, host_name, no_auth_rejection
 from fairlane.gateway.accounts.owner import Owner
+from fairlane.gateway.accounts.signed_tokens import Claims, Token, looks_like_token, read_key_id, verify
 from fairlane.gateway.accounts.upstreams import HTTP_WORKER, OWN_WORKER, UpstreamTokens
-from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.errors import ApiError, InvalidToken, TokenForbids, Unauthorized, model_not_found
+from fairlane.gateway.prices.quota import Quota
 from fairlane.gateway.settings import CallerKey, KeyQuota, Scope, Settings, WorkerKey
-from fairlane.gateway.signed_tokens.tokens import Claims, Token, looks_like_token, read_key_id, verify
 from fairlane.queues.keys import ANY_ENDPOINT
 from fairlane.queues.limits import pack
 from fairlane.streaming.jsontext import kind_of

@@ -8,9 +8,9 @@ from msgspec import UNSET, UnsetType
 
 from fairlane import __version__
 from fairlane.gateway.access import Access
+from fairlane.gateway.accounts.admin import limit_fields
 from fairlane.gateway.api.dependencies import CallerDep, answer, described, keyed_router
 from fairlane.gateway.api.schemas import Ms, Schema, says
-from fairlane.gateway.limits.limits import limit_fields
 from fairlane.gateway.settings import MODES
 from fairlane.gateway.settings.parts import Mode
 

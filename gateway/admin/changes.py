@@ -12,13 +12,12 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from fairlane.gateway.adaptive.settings import AutoConcurrency
 from fairlane.gateway.admin.bodies import invalid_fields, problems_in
 from fairlane.gateway.core.spec import check_model_name
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.features import unmet
-from fairlane.gateway.overrides.overlay import MODEL_SETTINGS
 from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, external_name, suggestion
+from fairlane.gateway.settings.parts import MODEL_SETTINGS
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.rules import Kind, Value, settings_of
 
@@ -79,7 +78,7 @@ def _of(entry: BaseModel, names: Iterable[str]) -> Values:
     values: Values = {}
     for name in names:
         value = getattr(entry, name)
-        values |= value.scheduled if isinstance(value, AutoConcurrency) else {name: value}
+        values |= getattr(value, "scheduled", {name: value})  # several values, or one
     return values
 
 

@@ -47,7 +47,7 @@ class Drain:
         while not confirmed and now() < give_up:
             # repeated until the other replica listens: it may be reconnecting
             try:
-                sent = sent or bool(await self._link.command("PUBLISH", channel, message))
+                sent = sent or bool(await self._link.command("SPUBLISH", channel, message))
                 row = await self._find(worker_id)
                 confirmed = row is None or row["draining"]  # a worker that has left is as good
             except StoreError:

@@ -13,12 +13,11 @@ from fairlane.gateway.admin.search import search
 from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.watch.store import StoreMonitor
+from fairlane.gateway.store.pools import StorePools
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.inspector import StoreInspector
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.store.link import RedisLink
 from fairlane.workers.server.hooks.congestion import Congestion
 
 
@@ -26,9 +25,8 @@ from fairlane.workers.server.hooks.congestion import Congestion
 class OverviewReader:
     """Reads the overview."""
 
-    _link: RedisLink
     _scheduler: Scheduler
-    _store: StoreMonitor
+    _store: StorePools
     _database: Database
     _inspector: StoreInspector
     _current: ActiveConfig
@@ -79,17 +77,10 @@ class OverviewReader:
 
     def store(self) -> dict[str, Any]:
         """Return what this replica knows about Redis: address, connection, whether it accepts writes, since when not (ms)."""
-        write_errors = self._link.write_errors
-        since, why = self._store.down_since, self._link.last_error
-        if self._link.up:
-            since, why = write_errors.since, write_errors.why
-        return {
-            "address": self._store.address,
-            "up": self._link.up,
-            "rejectsWrites": self._store.rejects_writes,
-            "since": None if since is None else int(since * 1000),
-            "reason": None if since is None else why,
-        }
+        states = [pool.monitor.state() for pool in self._store.pools]
+        worst = next((state for state in states if not state["up"] or state["rejectsWrites"]), states[0])
+        named = [{"pool": pool.name, **state} for pool, state in zip(self._store.pools, states, strict=True)]
+        return worst | {"pools": named if len(named) > 1 else []}
 
     def database(self) -> dict[str, Any]:
         """Return what this process knows about the SQL database: address, whether it responds, since when not (ms), and why."""

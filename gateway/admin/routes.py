@@ -283,7 +283,8 @@ async def find_tasks(
 
     `next` is the `after` of the next page, null at the end.
     """
-    if after and not could_be_ours(chain_of(after), now_ms()):
+    cursors = [one for one in after.split(",") if one not in ("", "-")]  # of each pool
+    if not all(could_be_ours(chain_of(one), now_ms()) for one in cursors):
         raise bad_request("after must be the id of a task", "after")
     times = {"from": since, "to": until}
     wanted = wanted | {name: value for name, value in times.items() if value}
@@ -344,7 +345,7 @@ async def task(operator: OperatorDep, caller: CallerDep, task_id: str, stored: b
     if stored:
         return answer(await _stored(operator, caller, task_id))
     record = await operator.poll.record(task_id)
-    shown = describe(task_id, record) | await operator.poll.stages(task_id, record)
+    shown = describe(task_id, record) | await operator.poll.inspected(task_id, record)
     if not caller.admin:
         shown["metadata"] = None
     return answer(shown | {"streamUrl": operator.links.url(task_id) if caller.admin else None})
@@ -399,7 +400,7 @@ async def erase(operator: OperatorDep, actor: ActorDep, user: UserName) -> Respo
     """Erase a user permanently: remove stored results of their ended tasks, and replace their name and the ids of requests and
     traces in usage records, sums and the audit log, and in records that are not written yet.
 
-    Tasks that wait or run continue: cancel them first. Batches that have not ended are cancelled, their results are not kept,
+    Tasks that wait or run continue: cancel them first. Unended batches are cancelled, their results are not kept,
     and they are removed once they have ended. Call again while `more` is true. The ledger keeps the name of a user with a quota
     of their own.
     """

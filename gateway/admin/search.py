@@ -43,14 +43,6 @@ async def search(
     return rows, after or None
 
 
-def _permit(record: Record) -> dict[str, int | None] | None:
-    """Return until when the issued permit can be used or keeps its slot, and when it was used; never the permit itself."""
-    used_ms = record.permit_used_ms
-    if used_ms is None:
-        return None
-    return {"until": record.number("lease"), "usedAt": used_ms or None}
-
-
 def describe(task_id: str, record: Record) -> dict[str, Any]:
     """Return everything of a task except payload and output."""
     fields = record.fields
@@ -74,7 +66,7 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "attemptDeadlineAt": number("attempt_deadline"),
         "keepMs": number("ttl"),
         "events": record.number("top"),
-        "permit": _permit(record),
+        "permit": None,
         "metadata": msgspec.Raw(fields["metadata"].encode()) if fields.get("metadata") else None,
     }
     if record.state is State.QUEUED:

@@ -1,18 +1,15 @@
 """Answers of calls that submit a task and wait for its end."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from fairlane.gateway.chains.requests import Submission
-from fairlane.gateway.core.submit import LOST, SubmittedTask
+from fairlane.gateway.api.idempotency import REPLAYED, IdempotencyKey, name_task, read_log
+from fairlane.gateway.core.submit import LOST, Accepted, SubmittedTask
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import ApiError, Headers, gateway_failed, task_failed
 from fairlane.gateway.http.request import DisconnectWatcher, Request
 from fairlane.gateway.http.streams import OVERDUE_S
 from fairlane.gateway.http.tracing import follow
-from fairlane.gateway.idempotency.keys import IdempotencyKey, name_task
-from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
-from fairlane.gateway.idempotency.replay import read_log
-from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.queues.tasks import TERMINAL, Submitted, TaskSpec
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Interrupted, Lost, Reader
@@ -57,16 +54,16 @@ class WholeAnswer:
         request: Request,
         task: TaskSpec,
         view: Callable[[TaskInfo], ResultView] = ResultView,
-        chain: Submission | None = None,
-        keep: PendingResponse | None = None,
+        accepted: Accepted | None = None,
+        failed: Callable[[str, str], Awaitable[dict[str, Any]]] | None = None,
     ) -> None:
-        """`view`: made once the task is accepted. `chain`, `keep`: as `Submit` has them."""
+        """`view`: made once the task is accepted. `accepted`: as `Submit` has it; `failed`: as `NativeTask`."""
         self.tasks = tasks
         self.request = request
         self.task = task
         self._view = view
-        self._submission = SubmittedTask(tasks.submit, task, chain, keep)
-        self._is_chain = chain is not None
+        self._submission = SubmittedTask(tasks.submit, tasks.hub, task, accepted)
+        self._failed = failed
 
     async def write(self) -> None:
         """Wait, and answer. Raise ApiError, StoreError, DatabaseUnavailable, and `Request.gone()`."""
@@ -176,8 +173,8 @@ class WholeAnswer:
     async def failure(self) -> ApiError:
         """Return the error of a task that did not complete."""
         error = task_failed(self.end.error, self.task_id, headers=self.headers)
-        if self._is_chain:
-            error.chain = await self.tasks.poll.failed_chain(self.task_id, self.task.user)
+        if self._failed is not None:
+            error.chain = await self._failed(self.task_id, self.task.user)
         return error
 
 

@@ -1,7 +1,6 @@
 """The Fairlane API: `/api/openai`, `/api/tasks`, and a task's status, cancel and events."""
 
 import contextlib
-import enum
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +12,15 @@ import msgspec
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller, forbidden
 from fairlane.gateway.api.answers import WholeAnswer, attach
+from fairlane.gateway.api.idempotency import (
+    FIELD,
+    KEY_HEADER,
+    REPLAYED,
+    IdempotencyKey,
+    read_idempotency,
+    same_task_key,
+    state_fields,
+)
 from fairlane.gateway.api.raw_routes import IDEMPOTENCY_KEY, Json, RawRoute, header, query
 from fairlane.gateway.api.schemas import (
     REF,
@@ -24,15 +32,15 @@ from fairlane.gateway.api.schemas import (
     TaskStatus,
     json,
 )
+from fairlane.gateway.attached import AnswerMode, NativeCall, NativeTask
 from fairlane.gateway.audit.log import actor_of
-from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
 from fairlane.gateway.core.bodies import RawObject, encode_members, has_image, value_of
-from fairlane.gateway.core.poll import is_chain, not_found, place_fields, plan_fields, poll_after, record_info
+from fairlane.gateway.core.poll import not_found, place_fields, plan_fields, poll_after, record_info
 from fairlane.gateway.core.resume import read_cursor, resume
 from fairlane.gateway.core.spec import (
     OWN_FIELDS,
     OWN_MEMBERS,
-    build_task,
+    TaskBuilder,
     read_flag,
     read_model,
     read_options,
@@ -40,25 +48,14 @@ from fairlane.gateway.core.spec import (
 )
 from fairlane.gateway.core.submit import SubmittedTask
 from fairlane.gateway.core.tasks import Tasks
-from fairlane.gateway.endpoints.requests import MEMBERS, endpoint_task, read_endpoint_request
 from fairlane.gateway.errors import DEFAULT_MODEL, ApiError, Headers, bad_request
 from fairlane.gateway.http.request import JSON, SSE_HEADERS, Request
 from fairlane.gateway.http.streams import OVERDUE_S, StreamAnswer
-from fairlane.gateway.idempotency.keys import (
-    FIELD,
-    KEY_HEADER,
-    IdempotencyKey,
-    read_idempotency,
-    same_task_key,
-)
-from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
-from fairlane.gateway.idempotency.replay import state_fields
 from fairlane.gateway.prompts.filling import FilledTemplate, fill_in
-from fairlane.gateway.settings import suggestion
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import OF_ENDPOINTS, PERMIT, ExistingTask, Record, State, Submitted, TaskSpec
+from fairlane.queues.tasks import PERMIT, ExistingTask, Record, State, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, overdue_event, queued_event, restart_event
 from fairlane.streaming.hub import LiveLog, Reader
 from fairlane.streaming.jsontext import kind_of
@@ -74,67 +71,46 @@ async def openai(tasks: Tasks, caller: Caller, request: Request) -> None:
     if KEY_HEADER in request.headers or FIELD in fields:
         idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     payload = body if OWN_MEMBERS.isdisjoint(fields) else encode_members(fields, OWN_FIELDS)
-    task, mode = _make(tasks, caller, request, "openaiLike", fields, fields, payload, idempotency, OWN_FIELDS)
-    del body, fields, payload  # the answer may take long
-    await _answer(tasks, request, task, mode)
+    task_id = new_task_id()
+    call = NativeCall(request, caller, fields, task_id, idempotency.key if idempotency else task_id)
+    native = _make(tasks, call, idempotency, "openaiLike", payload, own=OWN_FIELDS)
+    del body, fields, payload, call  # the answer may take long
+    await _answer(tasks, request, native)
 
 
 async def submit_task(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/tasks: `{type, model, payload, …}` for any task type; or `{template, …}`, or `{chain, …}`."""
-    await _answer(tasks, request, *await _read_task(tasks, caller, request))
+    await _answer(tasks, request, await _read_task(tasks, caller, request))
 
 
-WAITS = b'"status":"queued"'
-"""In the `stage` event after which a chain waits for its next stage."""
-
-
-class AnswerMode(enum.Enum):
-    """The way of the answer."""
-
-    LATER = 1
-    STREAM = 2
-    WAIT = 3
-
-
-def _answer(
-    tasks: Tasks, request: Request, task: TaskSpec, mode: AnswerMode, chain: Submission | None = None
-) -> Awaitable[None]:
+def _answer(tasks: Tasks, request: Request, native: NativeTask) -> Awaitable[None]:
     """Answer a request. Its body is no longer in memory, as the answer may take long."""
-    if mode is AnswerMode.LATER:
-        return _answer_later(tasks, request, task, chain)
-    if mode is AnswerMode.STREAM:
-        return _stream(tasks, request, task, chain)
-    return WholeAnswer(tasks, request, task, chain=chain).write()
+    if native.mode is AnswerMode.LATER:
+        return _answer_later(tasks, request, native)
+    if native.mode is AnswerMode.STREAM:
+        return _stream(tasks, request, native.task)
+    return WholeAnswer(tasks, request, native.task, failed=native.failed).write()
 
 
-async def _read_task(
-    tasks: Tasks, caller: Caller, request: Request
-) -> tuple[TaskSpec, AnswerMode] | tuple[TaskSpec, AnswerMode, Submission]:
+async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> NativeTask:
     _, fields = await tasks.bodies.read(request, tasks.settings.max_body_bytes)
     idempotency = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
+    task_id = new_task_id()
+    subject = idempotency.key if idempotency else task_id
+    call = NativeCall(request, caller, fields, task_id, subject)
+    for feature in tasks.attached:
+        if feature.prepare is not None and (preparing := feature.prepare(call)) is not None:
+            native = await preparing
+            attach(native.task, request, idempotency)
+            return native
     if kind_of(fields.get("chain") or b""):
-        return await _read_chain(tasks, caller, request, fields, idempotency)
+        raise bad_request("This gateway has chains disabled", "chain")
     if kind_of(fields.get("template") or b""):
-        task_id = new_task_id()
-        subject = idempotency.key if idempotency else task_id
         filled = await fill_in(tasks.current, caller, fields, tasks.bodies, subject)
         if idempotency is None:
             idempotency = await same_task_key(request, tasks.settings, tasks.bodies, fields, filled)
-        return _make(
-            tasks,
-            caller,
-            request,
-            "openaiLike",
-            fields,
-            filled.fields,
-            filled.payload,
-            idempotency,
-            filled=filled,
-            task_id=task_id,
-        )
+        return _make(tasks, call, idempotency, "openaiLike", filled.payload, filled.fields, filled=filled)
     task_type = read_type(fields)
-    if task_type in OF_ENDPOINTS:
-        return await _read_request(tasks, caller, request, task_type, fields, idempotency)
     payload = fields.get("payload")
     if payload is None:
         raise bad_request("payload is missing: the JSON that the worker gets", "payload")
@@ -145,95 +121,32 @@ async def _read_task(
     else:  # a version 1 worker gets this one
         if not caller.may_use(named):
             raise forbidden(caller, named)
-    return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), idempotency, named=named)
-
-
-async def _read_request(
-    tasks: Tasks,
-    caller: Caller,
-    request: Request,
-    task_type: str,
-    fields: RawObject,
-    idempotency: IdempotencyKey | None,
-) -> tuple[TaskSpec, AnswerMode]:
-    """Return the task of an endpoint: `{type: http|permit, url, method, …}`."""
-    for member in fields:
-        if member not in MEMBERS:
-            hint = suggestion(member, MEMBERS)
-            raise bad_request(f"A task of type {task_type} has no {member[:100]!r}{hint}", member)
-    size = sum(memoryview(fields[name]).nbytes for name in ("body", "bodyBase64") if name in fields)
-    target = await tasks.bodies.run(size, read_endpoint_request, fields, task_type)
-    tasks.calls.name(request, caller)
-    task_id = new_task_id()
-    asynchronous, stream = read_flag(fields, "async"), read_flag(fields, "stream")
-    permit = task_type == PERMIT  # its client does not wait for the end, but polls or reads the stream
-    options = read_options(fields, wait=not asynchronous and not permit, stream=stream)
-    if permit and stream and not asynchronous and options.on_disconnect is None:
-        options.on_disconnect = "cancel"
-    subject = idempotency.key if idempotency else task_id
-    task = endpoint_task(
-        *(tasks.current, caller, target, task_type, options),
-        task_id=task_id,
-        subject=subject,
-        part=tasks.part,
-    )
-    attach(task, request, idempotency)
-    if asynchronous or (permit and not stream):
-        return task, AnswerMode.LATER
-    return task, AnswerMode.STREAM if stream else AnswerMode.WAIT
-
-
-async def _read_chain(
-    tasks: Tasks, caller: Caller, request: Request, fields: RawObject, idempotency: IdempotencyKey | None
-) -> tuple[TaskSpec, AnswerMode, Submission]:
-    """Return the task of a chain. `async` is true by default, without `stream`."""
-    stream = read_flag(fields, "stream")
-    asynchronous = read_flag(fields, "async") if kind_of(fields.get("async") or b"") else not stream
-    wanted = await read_chain(tasks.current, caller, fields, tasks.bodies)
-    tasks.calls.name(request, caller)
-    task_id = new_task_id()
-    options = read_options(fields, wait=not asynchronous, stream=stream)
-    options.sets_stream = bool(kind_of(fields.get("stream") or b""))
-    task, chain = await make_chain(
-        tasks.current,
-        caller,
-        wanted,
-        options,
-        task_id=task_id,
-        subject=idempotency.key if idempotency else task_id,
-        request=encode_members(fields, OWN_FIELDS)
-        if tasks.settings.archive == "requests" and asynchronous
-        else b"",
-    )
-    attach(task, request, idempotency)
-    if asynchronous:
-        return task, AnswerMode.LATER, chain
-    return task, AnswerMode.STREAM if stream else AnswerMode.WAIT, chain
+    return _make(tasks, call, idempotency, task_type, bytes(payload), inner, named=named)
 
 
 def _make(
     tasks: Tasks,
-    caller: Caller,
-    request: Request,
-    task_type: str,
-    fields: RawObject,
-    payload_fields: RawObject,
-    payload: bytes,
+    call: NativeCall,
     idempotency: IdempotencyKey | None,
+    task_type: str,
+    payload: bytes,
+    members: RawObject | None = None,
+    *,
     own: tuple[str, ...] = (),
     named: str | None = None,
     filled: FilledTemplate | None = None,
-    task_id: str = "",
-) -> tuple[TaskSpec, AnswerMode]:
-    """`named`: the model in the payload, which is the task's default. `filled`: the template that made the payload."""
+) -> NativeTask:
+    """`members`: those of the payload, if they are not the call's. `named`: the model in the payload, which is the task's
+    default. `filled`: the template that made the payload."""
+    caller, fields = call.caller, call.fields
+    if members is None:
+        members = fields
     if caller.user_from:
-        tasks.calls.name(request, caller)
-    task_id = task_id or new_task_id()
+        tasks.calls.name(call.request, caller)
     if filled is None:
         default = caller.only_model if caller.claims else None
         name = read_model(fields, named or default or DEFAULT_MODEL)
-        subject = idempotency.key if idempotency else task_id
-        plan = tasks.current.plan(caller, name, partial(has_image, payload_fields), subject)
+        plan = tasks.current.plan(caller, name, partial(has_image, members), call.subject)
     else:
         plan = filled.plan
     asynchronous = read_flag(fields, "async")
@@ -242,40 +155,27 @@ def _make(
     )
     options = read_options(fields, wait=not asynchronous, stream=stream)
     options.template = "" if filled is None else filled.template
-    task = build_task(
-        tasks.current.settings,
-        caller,
-        plan,
-        task_id=task_id,
-        task_type=task_type,
-        payload=payload,
-        fields=payload_fields,
-        options=options,
-        own=own,
-        tell_model=plan.asked != DEFAULT_MODEL or plan.rule is not None,
-    )
+    tell_model = plan.asked != DEFAULT_MODEL or plan.rule is not None
+    builder = TaskBuilder(tasks.current.settings, caller, call.task_id, task_type, options, own, tell_model)
+    task = builder.task(plan, payload, members)
     if not caller.may_use(plan.asked):
         raise forbidden(caller, plan.asked)
-    attach(task, request, idempotency)
+    attach(task, call.request, idempotency)
     if asynchronous:
-        return task, AnswerMode.LATER
-    return task, AnswerMode.STREAM if stream else AnswerMode.WAIT
+        return NativeTask(task, AnswerMode.LATER)
+    return NativeTask(task, AnswerMode.STREAM if stream else AnswerMode.WAIT)
 
 
 # ---- answers ----------
 
 
-async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
+async def _answer_later(tasks: Tasks, request: Request, native: NativeTask) -> None:
+    task = native.task
     # (the client itself reports the end of a permit)
     if tasks.settings.has("webhooks") and task.task_type != PERMIT:
         task.extras["webhooks"] = True
-    submitted = await tasks.submit(task, chain=chain)
+    submitted = await tasks.submit(task)
     task_id, again = task.id, {}
-    if chain is not None and isinstance(submitted, Submitted):
-        # the task is accepted: if Redis fails now, the estimate is of the first stage alone
-        with contextlib.suppress(StoreError):
-            first = chain.start.stage.number
-            submitted.place = await tasks.poll.whole(submitted.place, chain.start.head, first)
     if isinstance(submitted, ExistingTask):
         assert request.caller is not None
         task_id, again = submitted.task_id, {"replay": True, "idemKey": task.idempotency_key}
@@ -284,8 +184,8 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: S
     else:
         shown = {"taskId": task_id, "status": "queued", **place_fields(submitted.place)}
         shown["pollAfterMs"] = poll_after(submitted.place.wait_ms)
-        if chain is not None:
-            shown |= {"stageStatus": chain.status, "stages": chain.stages}
+        if native.accepted is not None:
+            shown |= await native.accepted(submitted)
         plan = plan_fields(task.asked, submitted.model, task.template)
     links = {"streamUrl": tasks.links.url(task_id), "statusUrl": f"/api/task/{task_id}"}
     ids = [(b"x-task-id", task_id.encode()), (b"location", b"/api/task/" + task_id.encode())]
@@ -293,9 +193,9 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: S
     await request.respond(202, body, [JSON, *ids, *(REPLAYED if again else ())])
 
 
-async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
+async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     came_to_end, give_up = False, math.inf
-    follow = SubmittedTask(tasks.submit, task, chain)
+    follow = SubmittedTask(tasks.submit, tasks.hub, task)
     try:
         async with follow as submitted:
             give_up = tasks.hub.time() + task.timeout_ms / 1000 + OVERDUE_S
@@ -304,7 +204,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
             reader = Reader(tasks.hub, feed, ephemerals=True)
             replayed = REPLAYED if follow.joined_at else ()
             answer = NativeAnswer(
-                *(tasks, request, reader, _view_of(tasks, info, feed, is_chain=chain is not None)),
+                *(tasks, request, reader, _view_of(tasks, info, feed, "stage" in task.extras)),
                 [*SSE_HEADERS, (b"x-task-id", info.task_id.encode()), *replayed],
             )
             answer.give_up = give_up
@@ -346,7 +246,7 @@ class NativeAnswer(StreamAnswer[NativeStreamView]):
 
     @property
     def waits_behind(self) -> int:
-        return self.view.waits_behind if isinstance(self.view, ChainView) else 0
+        return self.view.waits_behind if isinstance(self.view, StagedView) else 0
 
     @contextlib.asynccontextmanager
     async def ending(self) -> AsyncIterator[list[bytes]]:
@@ -381,25 +281,27 @@ class NativeAnswer(StreamAnswer[NativeStreamView]):
         return _bye(self.view.info.task_id, "revoked")
 
 
-class ChainView(NativeStreamView):
-    """The stream of a chain, which waits again between its stages."""
+class StagedView(NativeStreamView):
+    """The stream of a task that waits again between its stages."""
 
     waits_behind = 0
 
     def __init__(self, info: TaskInfo, waits: Callable[[int], None]) -> None:
-        """`waits` is called with the number of an event after which the chain waits for its next stage."""
+        """`waits` is called with the number of an event after which the task waits for its next stage."""
         super().__init__(info)
         self._waits = waits
 
     def feed(self, event: Event) -> bytes:
-        if event.type == "stage" and WAITS in event.data:
+        if event.type == "stage" and b'"status":"queued"' in event.data:
             self.waits_behind = event.seq
             self._waits(event.seq)
         return super().feed(event)
 
 
-def _view_of(tasks: Tasks, info: TaskInfo, feed: LiveLog, *, is_chain: bool) -> NativeStreamView:
-    return ChainView(info, partial(tasks.positions.add, feed, None)) if is_chain else NativeStreamView(info)
+def _view_of(tasks: Tasks, info: TaskInfo, feed: LiveLog, has_stages: bool) -> NativeStreamView:
+    return (
+        StagedView(info, partial(tasks.positions.add, feed, None)) if has_stages else NativeStreamView(info)
+    )
 
 
 def _bye(task_id: str, reason: str) -> bytes:
@@ -497,7 +399,7 @@ async def _replay(
         ts = now_ms()
         first = native_frame(gap_event(task_id, ts, start.asked, start.missing))
         first += native_frame(restart_event(task_id, ts, "the events that were seen are not in the log"))
-    view = _view_of(tasks, record_info(task_id, record), reader.feed, is_chain=is_chain(record))
+    view = _view_of(tasks, record_info(task_id, record), reader.feed, "stage" in record.fields)
     replay_from = b"%d-%d" % start.after if start.after else b"0-0"
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))

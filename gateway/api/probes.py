@@ -36,7 +36,7 @@ async def ready(health: Annotated[Health, part(Health)]) -> Response:
     store, missing = health.store, health.missing()
     if missing:
         body: dict[str, Any] = {"status": "not ready", "missing": missing}
-        if store.down_since:
+        if store.down:
             body["storeDownMs"] = store.down_ms
         headers = retry_headers(at_most_a_minute(health.wait_ms))
         return answer(body, {name.decode(): value.decode() for name, value in headers}, 503)

@@ -10,7 +10,7 @@ from fairlane.gateway.api.dependencies import CallerDep, answer, described, keye
 from fairlane.gateway.api.schemas import Ms, Schema, says
 from fairlane.gateway.chains.requests import declared_chain
 from fairlane.gateway.configuration import ActiveConfig
-from fairlane.gateway.prices.amounts import plain_credits
+from fairlane.gateway.prices.prices import plain_credits
 from fairlane.gateway.prompts.filling import template_fields, usable_chains
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import Settings

@@ -16,6 +16,7 @@ from sqlalchemy import null, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.poll import Archived, Poll
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -56,11 +57,13 @@ class Archive(Outbox):
         scheduler: Scheduler,
         poll: Poll,
         erased: ErasedUsers,
+        current: ActiveConfig,
     ) -> None:
         super().__init__(link, keys, database, {}, metrics)
         self._scheduler = scheduler
         self._poll = poll
         self._erased = erased
+        self._current = current
         self.keep_logs: Keep = self._keep
         """Archives tasks with their logs; set by the feature that has such tasks."""
         self._early: list[Entry] = []
@@ -142,6 +145,21 @@ class Archive(Outbox):
         self._metrics.count(RECORDS_WRITTEN)
         return ()
 
+    async def find(self, task_id: str, with_request: bool) -> Archived | None:
+        """See `FindArchived`."""
+        settings, endpoints = self._current.settings, self._current.endpoints
+        if settings.archive == "off" and not len(endpoints):  # whose results are always archived
+            return None
+        columns = archive.c
+        request = columns.request if with_request else null()
+        wanted = select(
+            *(columns.key_id, columns.user_name, columns.state, columns.ended, columns.answer),
+            *(request, columns.enqueued),
+        )
+        async with self._database.reporting() as connection:
+            row = (await connection.execute(wanted.where(columns.task == task_id))).one_or_none()
+        return None if row is None else Archived(*row)
+
 
 async def write(connection: AsyncConnection, row: dict[str, Any]) -> None:
     """Write a result. A later end replaces an earlier one, which Redis has lost: clients get the later one."""
@@ -152,17 +170,3 @@ async def write(connection: AsyncConnection, row: dict[str, Any]) -> None:
     await connection.execute(
         statement.on_conflict_do_update(index_elements=["task"], set_=changed, where=later)
     )
-
-
-async def find_archived(database: Database, task_id: str, *, with_request: bool = False) -> Archived | None:
-    """Return the result of a task; None if it is unknown. `with_request`: with the request, if it is stored. Raises
-    DatabaseUnavailable."""
-    columns = archive.c
-    request = columns.request if with_request else null()
-    wanted = select(
-        *(columns.key_id, columns.user_name, columns.state, columns.ended, columns.answer),
-        *(request, columns.enqueued),
-    )
-    async with database.reporting() as connection:
-        row = (await connection.execute(wanted.where(columns.task == task_id))).one_or_none()
-    return None if row is None else Archived(*row)

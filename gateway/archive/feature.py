@@ -15,5 +15,7 @@ def attach(gateway: Gateway) -> Attached:
         gateway.scheduler,
         gateway.poll,
         gateway.records.erased,
+        gateway.current,
     )
+    gateway.poll.archive = archive.find
     return Attached(parts=[archive], components=[archive])

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import structlog
 
 from fairlane.gateway.accounts.callers import Caller
@@ -12,10 +13,9 @@ from fairlane.gateway.audit import rejections
 from fairlane.gateway.audit.table import Values, read_page
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.settings import external
-from fairlane.gateway.usage.reports import Wanted
-from fairlane.gateway.usage.slots import ReportSlots
+from fairlane.gateway.usage.reports import ReportSlots, Wanted
 from fairlane.queues.errors import StoreError
-from fairlane.queues.overrides import Actor
+from fairlane.queues.overrides import Actor, audit_mark
 from fairlane.queues.rules import Kind, settings_of
 from fairlane.queues.scheduler import Scheduler
 
@@ -57,7 +57,7 @@ class AuditRecord:
         facts = {"action": action, "target": target, "before": before, "after": after}
         log.info("operator action", actor=actor.name, address=actor.address, **facts)
         try:
-            await self._scheduler.record_action(actor, action, target, before, after)
+            await self._record(actor, action, target, before, after)
         except StoreError as error:
             text = (
                 f"It is done, but could not be written to the audit log; the gateway's log has it ({error})"
@@ -66,9 +66,17 @@ class AuditRecord:
                 raise ApiError(500, "AUDIT_MISSING", text) from error
             notes.append(text)
 
+    async def _record(
+        self, actor: Actor, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]
+    ) -> None:
+        values = {"before": _encoded(before), "after": _encoded(after)}
+        entry = {"action": action, "target": target, **values}
+        who = {"actor": actor.name, "address": actor.address, "mark": audit_mark()}
+        await self._scheduler.run("record_action", {"action": entry | who})
+
     async def newest(self) -> str | None:
         """Return the id of the newest entry, in SQL or in the outbox. Raise StoreError."""
-        return await self._scheduler.newest_audit_id()
+        return (await self._scheduler.hash("pool")).get("acted")
 
     async def read(self, wanted: Wanted, after: str, limit: int, who: str) -> dict[str, Any]:
         """Return at most `limit` entries after the entry `after`, and the cursor of the next page. Earlier actions are included,
@@ -97,3 +105,8 @@ def as_shown(target: str, stored: Values) -> Values:
     known = settings_of(kind)
     held = effective_values(kind, {name: value for name, value in stored.items() if name in known})
     return external({name: held.get(name, value) for name, value in stored.items()})
+
+
+def _encoded(values: Mapping[str, Any]) -> str:
+    """Return what a script stores as it is: Lua knows neither null nor an empty map."""
+    return msgspec.json.encode(values).decode()

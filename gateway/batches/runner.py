@@ -39,6 +39,7 @@ from fairlane.gateway.database.tables import MAX_OF_A_VALUE
 from fairlane.gateway.errors import ApiError, InsufficientQuota, NoWorker, gateway_failed, task_failed
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
+from fairlane.queues.ids import in_pool
 from fairlane.queues.loops import gather_all
 from fairlane.queues.tasks import TERMINAL, Record, State, TaskSpec
 from fairlane.streaming.hub import Lost
@@ -231,7 +232,8 @@ class Runner(BatchContext):
             if self.backlog.is_blocked(model, time.monotonic()):
                 self.backlog.add(line, model)
                 return
-            await self.tools.submit(self._task(line, task_id, caller, request))
+            task = self._task(line, task_id, caller, request)
+            await self.tools.submit(task)
         except StoreError:
             self._block(line, EVERYTHING, RETRY_S, "STORE_UNAVAILABLE")
         except DatabaseUnavailable:
@@ -247,7 +249,7 @@ class Runner(BatchContext):
                 retry_s = (error.retry_after_ms or 1000) / 1000
                 self._block(line, model if error.code in OF_A_MODEL else EVERYTHING, retry_s, error.code)
         else:
-            self._add_submitted(line, custom_id, request)
+            self._add_submitted(line, custom_id, request, task.id)
             self.backlog.unblock(model)
             self.backlog.unblock(EVERYTHING)
 
@@ -255,10 +257,8 @@ class Runner(BatchContext):
         self.backlog.block(model, seconds, code, time.monotonic())
         self.backlog.add(line, model)
 
-    def _add_submitted(self, line: Line, custom_id: str, request: Request) -> None:
-        self.submitted[line.number] = Submitted(
-            line.number, custom_id, self.task_id(line.number), request.view, request.needs
-        )
+    def _add_submitted(self, line: Line, custom_id: str, request: Request, task_id: str) -> None:
+        self.submitted[line.number] = Submitted(line.number, custom_id, task_id, request.view, request.needs)
 
     def _task(self, line: Line, task_id: str, caller: Caller, request: Request) -> TaskSpec:
         batch, current = self.batch, self.tools.current
@@ -394,11 +394,13 @@ class Runner(BatchContext):
             if line.number in done or line.number in self.submitted:
                 continue
             tops = self.tools.scheduler.log_tops
-            task_id = self.task_id(line.number)
-            (top,) = await self.retry(lambda: tops([task_id]))  # noqa: B023 - it is called here
-            unknown = 0 if top is not None else unknown + 1
-            if top is not None:
+            pools = range(len(self.tools.current.plans.placement))
+            ids = [in_pool(self.task_id(line.number), pool) for pool in pools]
+            found = await self.retry(lambda: tops(ids))  # noqa: B023 - it is called here
+            task_id = next((one for one, top in zip(ids, found, strict=True) if top is not None), None)
+            unknown = 0 if task_id is not None else unknown + 1
+            if task_id is not None:
                 with contextlib.suppress(InvalidLine, ApiError):
                     parsed = await self.parse(line)
-                    self._add_submitted(line, parsed.custom_id, await self._read(parsed))
+                    self._add_submitted(line, parsed.custom_id, await self._read(parsed), task_id)
             await asyncio.sleep(0)

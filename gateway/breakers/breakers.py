@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fairlane.gateway.admin.bodies import StrictBody, read_body
 from fairlane.gateway.errors import ApiError
-from fairlane.queues.overrides import Actor
+from fairlane.queues.overrides import Actor, audit_mark
 from fairlane.queues.scheduler import Scheduler
 
 log = structlog.get_logger("fairlane.audit")
@@ -29,7 +29,7 @@ async def force(
     wanted = read_body(BreakerChange, fields)
     upstream, after = wanted.upstream, wanted.breaker
     try:
-        before, _ = await scheduler.force_breaker(model, upstream, after, actor)
+        before, _ = await force_breaker(scheduler, model, upstream, after, actor)
     except LookupError:
         known = f"an upstream {upstream[:100]!r}" if upstream else "an upstream without a name"
         raise ApiError(
@@ -42,3 +42,19 @@ async def force(
     facts = {"model": model, "upstream": upstream, "before": before, "after": after}
     log.info("breaker forced", actor=actor.name, address=actor.address, **facts)
     return {"breaker": {"before": before, "after": after}}
+
+
+async def force_breaker(
+    scheduler: Scheduler, model: str, upstream: str, state: Literal["open", "closed", "auto"], actor: Actor
+) -> tuple[str, str]:
+    """Have the breaker of an upstream open or closed, or let it go by itself. What it was before, and the id of the entry in
+    the audit record, which is written in the same step. Raises LookupError: no worker names such an upstream.
+    """
+    who = {"who": actor.name, "address": actor.address, "mark": audit_mark(), "replica": scheduler.replica}
+    ask = {"model": model, "upstream": upstream, "state": state} | who
+    said = await scheduler.of_model(model).call("force_breaker", ask)
+    if said["outcome"] == "unknown":
+        raise LookupError(upstream)
+    if said["outcome"] == "too_many":
+        raise OverflowError("more upstreams are known than there may be")
+    return said["before"], said["audit"]

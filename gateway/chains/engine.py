@@ -60,7 +60,7 @@ class NoStage(NamedTuple):
 
 def next_stage(plan: Plan, after: int, results: Mapping[tuple[int, int], bytes]) -> NextStage | NoStage:
     """Return the next stage after the stage `after` (-1: the first one). All stages up to it are done, or were skipped.
-    `results`: as `Scheduler.chain` returns them. Raise StageFailed."""
+    `results`: as `read_chain` returns them. Raise StageFailed."""
     budget, room = Budget(plan.most_bytes), room_for_values()
     skipped: list[Stage] = []
     for number in range(after + 1, len(plan.stages)):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fairlane.gateway.credits.quota import Quota
+from fairlane.gateway.prices.quota import Quota
 
 
 class Prompt(Struct, frozen=True, omit_defaults=True):

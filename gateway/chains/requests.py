@@ -10,18 +10,19 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.chains.engine import NoStage, StageFailed, next_stage
-from fairlane.gateway.chains.plan import Plan, encode, head_of
+from fairlane.gateway.chains.plan import Head, Plan, encode, head_of
 from fairlane.gateway.chains.planner import ChainRequest, plan_chain, reserve_of
 from fairlane.gateway.chains.planner import variables_of as variables_of_chain
 from fairlane.gateway.chains.settings import RESERVED, ChainSettings
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.bodies import Bodies, RawObject
-from fairlane.gateway.core.spec import OWN_FIELDS, Options, build_task
+from fairlane.gateway.core.spec import OWN_FIELDS, Options, TaskBuilder
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.errors import VariablesError
 from fairlane.gateway.prompts.filling import members_of_variables, read_locale, usable_chains, variables_of
 from fairlane.gateway.routing.routes import not_there
 from fairlane.queues.chains import MAX_BYTES, ChainStart
+from fairlane.queues.ids import in_pool
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 
@@ -45,24 +46,16 @@ class ChainNotFound(ApiError):
 
 
 class Submission(NamedTuple):
-    """A chain that is to be submitted with its task."""
+    """What the answer to a submission shows of a chain."""
 
-    start: ChainStart
-    downgrade: ChainStart | None
-    """The start if the chain cannot be paid: then the task's `downgrade` is its first stage."""
+    head: Head
+    first: int
+    """The first stage that runs."""
     stages: list[dict[str, Any]]
     """Its stages, as clients first see them."""
-    status: str
-    """The first `stageStatus`."""
-
-    def forget(self) -> None:
-        """Drop the plan, which may be large, after the submission."""
-        for start in (self.start, self.downgrade):
-            if start is not None:
-                start.plan, start.request, start.parts = b"", b"", ()
 
 
-async def read_chain(
+async def read_request(
     current: ActiveConfig, caller: Caller, fields: RawObject, bodies: Bodies
 ) -> ChainRequest:
     """Return the chain that a request asks for, with its variables. Raise ApiError: 400, 404."""
@@ -127,36 +120,30 @@ async def make_chain(
     subject: str,
     request: bytes = b"",
 ) -> tuple[TaskSpec, Submission]:
-    """Return the task of a chain as the scheduler takes it, with its first stage, and the rest of the submission. `request`: the
+    """Return the task of a chain as the scheduler takes it, with its first stage, and what the answer shows. `request`: the
     request for the archive, if it is to be stored. Raise ApiError: 400, 403, 404."""
     planned = plan_chain(current, caller, chain_request, options, subject)
     start, first = await _started(planned.plan, request)
-    task = build_task(
-        current.settings,
-        caller,
-        planned.first._replace(downgrade=None),
-        task_id=task_id,
-        task_type="openaiLike",
-        payload=b"{}",
-        fields={},
-        options=options,
-    )
-    downgrade = None
+    builder = TaskBuilder(current.settings, caller, task_id, "openaiLike", options)
+    task = builder.task(planned.first._replace(downgrade=None), b"{}", {})
     if planned.downgrade is not None:
-        downgrade, other = await _started(planned.downgrade, request)
+        cheaper, other = await _started(planned.downgrade, request)
         task.downgrade = copy(task)
         task.downgrade.apply_plan(other, _OF_A_STAGE, _EXTRAS_OF_A_STAGE)
         task.downgrade.extras.pop("quota", None)
+        cheaper.begin(task.downgrade)
     task.apply_plan(first, _OF_A_STAGE, _EXTRAS_OF_A_STAGE)
-    declared, running = planned.plan.stages, start.stage.number
+    task.id = in_pool(task_id, current.plans.placement.of_model(first.model))
+    start.begin(task)
+    running = start.stage.number
     stages = [
         {
             "name": stage.name,
             "status": "skipped" if at < running else "queued" if at == running else "waiting",
         }
-        for at, stage in enumerate(declared)
+        for at, stage in enumerate(planned.plan.stages)
     ]
-    return task, Submission(start, downgrade, stages, declared[running].status)
+    return task, Submission(head_of(planned.plan), running, stages)
 
 
 async def _started(plan: Plan, request: bytes) -> tuple[ChainStart, TaskSpec]:

@@ -115,7 +115,7 @@ def _create_secret(gateway: Gateway, path: str, body: object, repeat: str) -> No
 
 def _print_entry(kind: Literal["key", "worker"], values: dict[str, Any], as_json: bool) -> None:
     from fairlane.gateway.accounts.secrets import new_secret  # noqa: PLC0415 (pulls in what callers need)
-    from fairlane.gateway.signed_tokens.tokens import signing_key  # noqa: PLC0415 (loads slowly)
+    from fairlane.gateway.accounts.signed_tokens import signing_key  # noqa: PLC0415 (loads slowly)
 
     key_id = values.get("id") or f"{kind}-{os.urandom(3).hex()}"
     secret, sha256 = new_secret(kind, key_id)

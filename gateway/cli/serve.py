@@ -12,16 +12,19 @@ from fairlane.gateway.serve.logs import configure_logging
 from fairlane.gateway.settings import Settings, load_settings
 from fairlane.workers.options import expanded
 
+_ONE_VALUE: dict[str, Any] = {"redis_url": str, "pools": int}
+"""The types of options whose settings can be lists in the file."""
+
 
 def _flag(setting: str) -> tuple[str, Any, None]:
     """Return the option of a setting: it sets the same, and has its text."""
     field = Settings.model_fields[setting]
     help_text = " ".join((field.description or "").split())
-    kind: Any = Optional[field.annotation]  # noqa: UP045 (its parts are known at run time)
+    kind: Any = Optional[_ONE_VALUE.get(setting, field.annotation)]  # noqa: UP045 (its parts are known at run time)
     return setting, Annotated[kind, typer.Option(help=help_text)], None
 
 
-_SETTINGS = ("host", "port", "redis_url", "data_dir", "processes", "log_format", "log_level")
+_SETTINGS = ("host", "port", "redis_url", "data_dir", "processes", "pools", "log_format", "log_level")
 Flags = make_dataclass("Flags", map(_flag, _SETTINGS))
 
 

@@ -7,7 +7,7 @@ import typer
 
 from fairlane.gateway.cli.client import Gateway, decoded
 from fairlane.gateway.cli.tables import Column, plain, print_table
-from fairlane.gateway.durations import duration
+from fairlane.gateway.errors import duration
 from fairlane.workers.options import expanded
 
 SILENT_MS = 60_000

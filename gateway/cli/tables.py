@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.cells import cell_len
 
-from fairlane.gateway.durations import duration
+from fairlane.gateway.errors import duration
 
 MAX_CELL_CHARS = 120
 _NUMBER = re.compile(r"-|-?[0-9][0-9.]*\*?%?")

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.streaming.jsontext import kind_of, too_deep
+from fairlane.streaming.jsontext import MAX_DIGITS, has_long_number, kind_of, too_deep
 
 Args = ParamSpec("Args")
 Made = TypeVar("Made")
@@ -52,6 +52,8 @@ def parse_object(body: bytes, what: str = "The body") -> RawObject:
         raise _explained(error, body, what) from None
     if too_deep(body):
         raise bad_request(f"{what} is nested too deeply")
+    if has_long_number(body):
+        raise bad_request(f"{what} holds a number of more than {MAX_DIGITS} digits")
     return fields
 
 

@@ -1,32 +1,28 @@
 """Reads tasks for clients and operators that may see them."""
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.chains.fields import chain_fields, failure_fields, place_of_chain, stages_of
-from fairlane.gateway.chains.plan import read_head
+from fairlane.gateway.attached import Attached
 from fairlane.gateway.errors import ApiError
-from fairlane.queues.chains import Chain, chain_of
+from fairlane.queues.chains import chain_of
 from fairlane.queues.clock import now_ms
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import category_of
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import TERMINAL, Place, Record, State
 from fairlane.streaming.hub import Lost
-from fairlane.streaming.results import MAX_CONCURRENT, Results
+from fairlane.streaming.results import Results
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
 POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
 POLL_SOON_MS = 3000
-PERMIT_MEMBERS = ("permit", "endpoint", "url", "expiresAt")
-"""Members of the event `permit`."""
 
 
 def poll_after(wait_ms: int) -> int:
@@ -69,11 +65,6 @@ def not_found(task_id: str) -> ApiError:
     return ApiError(404, "TASK_NOT_FOUND", text)
 
 
-def is_chain(record: Record) -> bool:
-    """Return whether a record is a chain's: its fields name the current stage."""
-    return "stage" in record.fields and "chain" not in record.fields  # which a part has
-
-
 def record_info(task_id: str, record: Record) -> TaskInfo:
     """Return what views know of a task that any replica submitted."""
     metadata = record.fields.get("metadata")
@@ -102,23 +93,20 @@ class Archived(NamedTuple):
     enqueued_ms: int = 0
 
 
+FindArchived = Callable[[str, bool], Awaitable[Archived | None]]
+"""Returns a task by its id, if wanted with its request. Raises DatabaseUnavailable."""
+
+
 class Poll:
     """Reads tasks. Everything raises ApiError (404) for a task that is not there, StoreError, and where the archive is asked
     DatabaseUnavailable."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        results: Results,
-        archive: Callable[..., Awaitable[Archived | None]],
-        archives: Callable[[], bool],
-    ) -> None:
-        """`archive`: `Records.find_archived`, asked while something is archived (`archives`)."""
+    def __init__(self, scheduler: Scheduler, results: Results, attached: Sequence[Attached]) -> None:
         self._scheduler = scheduler
         self._results = results
-        self._archive = archive
-        self._archives = archives
-        self._semaphore = FairSemaphore(MAX_CONCURRENT)
+        self.archive: FindArchived | None = None
+        """Finds tasks that are no longer in Redis; set by the feature that has them."""
+        self._attached = attached
 
     async def record(self, task_id: str) -> Record:
         """Return the record of any task, or of a part of one."""
@@ -141,8 +129,8 @@ class Poll:
         self, task_id: str, caller: Caller | None = None, *, with_request: bool = False
     ) -> Archived:
         """Return how a task ended that is no longer in Redis, if the caller may see it; None: any task."""
-        known = self._archives() and could_be_ours(task_id, now_ms())
-        found = await self._archive(task_id, with_request=with_request) if known else None
+        archive = self.archive if could_be_ours(task_id, now_ms()) else None
+        found = None if archive is None else await archive(task_id, with_request)
         if found is None or (caller is not None and not caller.may_see(found.key_id, found.user)):
             raise not_found(task_id)
         return found
@@ -173,19 +161,15 @@ class Poll:
         state = record.state
         fields = record.fields
         answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
-        chain: Chain | None = None
-        if is_chain(record) and state in TERMINAL:
-            async with self._semaphore.hold(record.fields["user"]):  # its results can be large
-                answer |= chain_fields(await self._chain(task_id, record))
-        elif is_chain(record):
-            chain = await self._chain(task_id, record)
-            answer |= chain_fields(chain)
+        place, whole = record.place, False
+        for feature in self._attached:
+            if feature.polled is not None and (polling := feature.polled(task_id, record)) is not None:
+                more = await polling
+                answer |= more.members
+                if more.place is not None:
+                    place, whole = more.place, True
         answer |= plan_fields(fields.get("route", ""), record.model, fields.get("template", ""))
         result: bytes | None = None
-        place = record.place
-        if chain is not None:
-            ran_ms = record.now_ms - record.number("granted_at") if state is State.EXECUTING else -1
-            place = await self.whole(place, chain.head, chain.stage.number, ran_ms)
         if state is State.QUEUED:
             answer |= {
                 "enqueuedAt": record.number("enqueued_at"),
@@ -197,10 +181,9 @@ class Poll:
             answer |= {
                 "workerId": record.fields.get("worker", ""),
                 "startedAt": record.number("granted_at"),
-                **({} if chain is None else wait_fields(place)),
-                "pollAfterMs": POLL_SOON_MS if chain is None else poll_after(place.wait_ms),
+                **(wait_fields(place) if whole else {}),
+                "pollAfterMs": poll_after(place.wait_ms) if whole else POLL_SOON_MS,
                 "streamUrl": stream_url,
-                **await self._permit(task_id, record),
             }
         else:
             ended = record.number("ended_at")
@@ -230,52 +213,13 @@ class Poll:
             answer["metadata"] = msgspec.Raw(metadata.encode())
         return answer, result
 
-    async def _permit(self, task_id: str, record: Record) -> dict[str, Any]:
-        """Return the permit that was issued, the newest event of the log, until it is used."""
-        used_ms = record.permit_used_ms
-        if used_ms != 0:
-            return {"usedAt": used_ms} if used_ms else {}
-        last = await self._scheduler.last_event(task_id)
-        if last is None or last.kind != "permit":
-            return {}  # it has ended meanwhile
-        permit = msgspec.json.decode(last.data)
-        return {name: permit[name] for name in PERMIT_MEMBERS}
-
-    async def _chain(self, task_id: str, record: Record) -> Chain:
-        """Return a chain in the state of its record; of an ended one with its results. Raise ApiError(404)."""
-        chain = await self._scheduler.chain(task_id, contents=record.state in TERMINAL)
-        if chain is None:
-            raise not_found(task_id)  # it expired meanwhile
-        return chain._replace(state=record.state)  # it may have advanced since that was read
-
-    async def stages(self, task_id: str, record: Record) -> dict[str, Any]:
-        """Return a chain as operators see it: its name and its stages, as a poll shows them, with model and queue. Return {} if
-        the task is no chain, or is gone."""
-        chain = await self._scheduler.chain(task_id, contents=False) if is_chain(record) else None
-        if chain is None:
-            return {}
-        head = read_head(chain.head)
-        stages = stages_of(head, chain._replace(state=record.state))
-        where = [{"model": stage.model or None, "queue": stage.queue or None} for stage in head.stages]
-        shown = [stage | place for stage, place in zip(stages, where, strict=True)]
-        return {"chainName": head.name, "stages": shown}
-
-    async def whole(self, place: Place, head: bytes, now: int, ran_ms: int = -1) -> Place:
-        """Return the place of a chain in its stage `now`, with the wait until its last stage begins. `ran_ms`: how long the
-        stage has run; -1: it waits."""
-        stages = read_head(head).stages
-        estimates = await self._scheduler.wait_estimates([(stage.queue, stage.model) for stage in stages])
-        return place_of_chain(place, now, ran_ms, estimates)
-
-    async def failed_chain(self, task_id: str, user: str) -> dict[str, Any]:
-        """Return in which stage a chain of this user failed, and the results so far; {} if it is gone. Few are read at the same
-        time, as each may be large."""
-        try:
-            async with self._semaphore.hold(user):
-                chain = await self._scheduler.chain(task_id)
-        except StoreError:
-            return {}
-        return {} if chain is None else failure_fields(read_head(chain.head), chain)
+    async def inspected(self, task_id: str, record: Record) -> dict[str, Any]:
+        """Return what features show operators of a task."""
+        shown: dict[str, Any] = {}
+        for feature in self._attached:
+            if feature.inspected is not None and (reading := feature.inspected(task_id, record)) is not None:
+                shown |= await reading
+        return shown
 
     async def _result(self, end: ResultView) -> bytes:
         """Return the result of a completed task, which may have to be made of its whole log."""

@@ -30,7 +30,7 @@ from fairlane.gateway.errors import ApiError, TokenForbids, bad_request
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import MODES, Settings
-from fairlane.queues.ids import new_task_id
+from fairlane.queues.ids import in_pool, new_task_id
 from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.queues.tasks import TaskSpec, only_set
 from fairlane.streaming.jsontext import kind_of
@@ -230,44 +230,6 @@ def check_choices(fields: RawObject) -> None:
     raise bad_request(f"Invalid 'n': {sentence}, but got {value} instead.", "n")
 
 
-def build_task(
-    settings: Settings,
-    caller: Caller,
-    plan: Plan,
-    *,
-    task_id: str,
-    task_type: str,
-    payload: bytes,
-    fields: RawObject,
-    options: Options,
-    own: tuple[str, ...] = (),
-    tell_model: bool = False,
-) -> TaskSpec:
-    """Return the task. Raise ApiError(400) for invalid options, and (403) for those that a token does not allow.
-
-    `own`: members of `fields` that are no part of the payload. `tell_model`: write the model into an OpenAI payload that names
-    none, so that a server that reads the payload alone runs no other.
-    """
-    claims = caller.claims
-    if claims is not None:
-        options.priority = enforce_equal("priority", options.priority, claims.priority)
-        options.mode = enforce_equal("mode", options.mode, claims.mode)
-        options.timeout = enforce_max("timeout", options.timeout, claims.timeout)
-        reject_provider_files(payload)
-    builder = TaskBuilder(settings, caller, task_id, task_type, options, own, tell_model)
-    other = plan.downgrade
-    if other is None:
-        return builder.build(plan, payload, fields)
-    spare = dict(fields) if other.rule else fields
-    task = builder.build(plan, payload, fields)
-    with contextlib.suppress(
-        ApiError
-    ):  # more output than the tier allows: then it is rejected if it cannot be paid
-        task.downgrade = builder.build(other, payload if other.rule else task.payload, spare)
-        task.downgrade.extras.pop("quota", None)
-    return task
-
-
 def build_openai_task(
     current: ActiveConfig,
     caller: Caller,
@@ -288,17 +250,9 @@ def build_openai_task(
     if not caller.may_use(name):
         raise forbidden(caller, name)
     task_id = task_id or new_task_id()
-    return build_task(
-        current.settings,
-        caller,
-        current.plan(caller, name, partial(has_image, fields), subject or task_id),
-        task_id=task_id,
-        task_type=task_type,
-        payload=body,
-        fields=fields,
-        options=options,
-        tell_model=True,
-    )
+    plan = current.plan(caller, name, partial(has_image, fields), subject or task_id)
+    builder = TaskBuilder(current.settings, caller, task_id, task_type, options, tell_model=True)
+    return builder.task(plan, body, fields)
 
 
 class TaskBuilder(msgspec.Struct, frozen=True):
@@ -309,10 +263,30 @@ class TaskBuilder(msgspec.Struct, frozen=True):
     task_id: str
     task_type: str
     options: Options
-    own: tuple[str, ...]
-    tell_model: bool
+    own: tuple[str, ...] = ()
+    """Members that are no part of the payload."""
+    tell_model: bool = False
+    """Write the model into an OpenAI payload that names none, so that a server that reads the payload alone runs no other."""
 
-    def build(self, plan: Plan, payload: bytes, fields: RawObject) -> TaskSpec:
+    def task(self, plan: Plan, payload: bytes, fields: RawObject) -> TaskSpec:
+        """Return the task. Raise ApiError(400) for invalid options, and (403) for those that a token does not allow."""
+        options, claims, other = self.options, self.caller.claims, plan.downgrade
+        if claims is not None:
+            options.priority = enforce_equal("priority", options.priority, claims.priority)
+            options.mode = enforce_equal("mode", options.mode, claims.mode)
+            options.timeout = enforce_max("timeout", options.timeout, claims.timeout)
+            reject_provider_files(payload)
+        spare = dict(fields) if other is not None and other.rule else fields
+        task = self._of_plan(plan, payload, fields)
+        if other is not None:
+            with contextlib.suppress(
+                ApiError
+            ):  # more output than the tier allows: then it is rejected if it cannot be paid
+                task.downgrade = self._of_plan(other, payload if other.rule else task.payload, spare)
+                task.downgrade.extras.pop("quota", None)
+        return task
+
+    def _of_plan(self, plan: Plan, payload: bytes, fields: RawObject) -> TaskSpec:
         """Return the task of one plan."""
         settings, caller, options, task_type = self.settings, self.caller, self.options, self.task_type
         rule = plan.rule or NO_RULE
@@ -368,7 +342,7 @@ class TaskBuilder(msgspec.Struct, frozen=True):
                 repair=repair,
             )
         return TaskSpec(
-            id=self.task_id,
+            id=in_pool(self.task_id, plan.pool) if plan.pool else self.task_id,
             model=plan.model,
             queue=settings.queue_for(plan.tier, mode),
             user=caller.user,

@@ -1,29 +1,35 @@
 """Submits tasks, and turns rejections into errors."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from fairlane.gateway.chains.requests import Submission
+from fairlane.gateway.attached import Attached
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.poll import record_info
 from fairlane.gateway.core.spec import bad_schema
-from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.errors import SECOND_MS, ApiError, InsufficientQuota, NoWorker
-from fairlane.gateway.idempotency.replay import key_reused, result_gone
+from fairlane.gateway.errors import (
+    SECOND_MS,
+    ApiError,
+    InsufficientQuota,
+    NoWorker,
+    RateLimited,
+    duration,
+    key_reused,
+    result_gone,
+)
 from fairlane.gateway.lifecycle import Lifecycle
-from fairlane.gateway.limits.limits import rate_limited
-from fairlane.gateway.responses.pending import PendingResponse
-from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
+from fairlane.queues.limits import RATES
 from fairlane.queues.metrics import TASKS_RESUBMITTED, EndedTask, Recorder, TaskEnd
 from fairlane.queues.tasks import TERMINAL, ExistingTask, Rejection, State, Submitted, TaskSpec
 from fairlane.streaming.hub import Hub, LiveLog
 from fairlane.streaming.structured.checker import Checker
 from fairlane.streaming.structured.requirements import check_form, schema_of
 from fairlane.streaming.views.task import TaskInfo
+from fairlane.workers.server.slots import Slots
 
 LOST = "The store lost this task"
 MAX_SUBMISSIONS = 4
@@ -32,65 +38,59 @@ OUTBOX_MS = 10_000
 """Retry-After while records cannot be written."""
 
 
+Accepted = Callable[[Submitted | ExistingTask], Awaitable[None]]
+"""Called once a task is accepted, or found by its idempotency key."""
+
+
 class Submit:
     """Queues tasks."""
 
     def __init__(
         self,
-        queue: Callable[[TaskSpec, ChainStart | None, bool], Awaitable[Submitted | ExistingTask | Rejection]],
-        hub: Hub,
+        dispatcher: Slots,
         metrics: Recorder,
         current: ActiveConfig,
         lifecycle: Lifecycle,
-        load_balance: Callable[[str, str], Awaitable[None]],
         schemas: Checker,
+        attached: Sequence[Attached],
     ) -> None:
-        """`queue`: that of `Slots`. `load_balance`: `Balances.load`.
-        `schemas`: looks at those that answers are to match."""
-        self._queue = queue
-        self.hub = hub
+        """`schemas`: looks at those that answers are to match."""
+        self._dispatcher = dispatcher
         self._metrics = metrics
         self._current = current
         self._lifecycle = lifecycle
-        self._load_balance = load_balance
         self._schemas = schemas
+        self._attached = attached
 
     async def __call__(
-        self,
-        task: TaskSpec,
-        feed: LiveLog | None = None,
-        chain: Submission | None = None,
-        keep: PendingResponse | None = None,
+        self, task: TaskSpec, feed: LiveLog | None = None, accepted: Accepted | None = None
     ) -> Submitted | ExistingTask:
         """Queue a task, unless its idempotency key names one. Raise ApiError or StoreError: then nothing of it is left (except,
         after a StoreError, possibly a task with an idempotency key).
 
-        `feed`: waits for its events; the log begins now. `chain`: the task is its first stage. `keep`: the response to store; it
-        is written, or marked as not stored, when this returns. Raise DatabaseUnavailable if its storage was required.
+        `feed`: waits for its events; the log begins now. `accepted`: called before this returns; may raise, too.
         """
         if self._lifecycle.draining:  # since its head was read
             raise self._lifecycle.rejection()
-        if chain is None and "schema" in task.extras:
+        if "schema" in task.extras and task.payload:
             await self._check_schema(task)
-        payload, start = task.payload, chain.start if chain else None
         if feed is not None:
             feed.begun = False
         try:
             for _ in range(MAX_SUBMISSIONS):
-                answer = await self._queue(task, start, feed is not None)
+                body = task.payload, task.blobs
+                answer = await self._dispatcher.submit(task, feed is not None)
                 if not isinstance(answer, Rejection) or not await self._overcomes(answer, task):
                     break
-                if answer.reason == "quota":
-                    payload, start = task.payload, chain.downgrade if chain else None
-                task.payload = payload
+                if not task.payload and not task.blobs:  # it is the same plan's
+                    task.payload, task.blobs = body
         except StoreError:
             self._note(task, "STORE_UNAVAILABLE")
             raise
         finally:
+            task.downgrade = None
             if feed is not None:
                 feed.begin()
-            if chain is not None:
-                chain.forget()
         if isinstance(answer, Rejection):
             raise self._rejected(answer, task)
         if isinstance(answer, ExistingTask):
@@ -100,22 +100,23 @@ class Submit:
             self._metrics.accepted(task.queue, answer.line)
             if "fallbacks" in task.extras and answer.model != task.model:
                 self._metrics.fell_back(task.model, answer.model, "unavailable")
-        if keep is not None:
-            await keep.accepted(answer)
+        if accepted is not None:
+            await accepted(answer)
         return answer
 
     def _rejected(self, answer: Rejection, task: TaskSpec) -> ApiError:
         """Return the error of a rejected task, and count it."""
         if answer.reason == "other":
             self._metrics.count(TASKS_RESUBMITTED, "conflict")
-            reused = key_reused()
-            reused.rate_limits = answer.rate_limits
-            return reused
-        known = bool(task.asked) or self._current.settings.lists(task.model)  # a route's model is configured
-        error = rejection_error(answer, task, known_model=known)
-        self._note(task, error.code)
-        asked = {"requestedModel": task.asked} if task.asked not in ("", task.model) else {}
-        error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
+            error = key_reused()
+        else:
+            known = bool(task.asked) or self._current.settings.lists(
+                task.model
+            )  # a route's model is configured
+            error = rejection_error(answer, task, known_model=known)
+            self._note(task, error.code)
+            asked = {"requestedModel": task.asked} if task.asked not in ("", task.model) else {}
+            error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
         error.rate_limits = answer.rate_limits
         return error
 
@@ -136,17 +137,10 @@ class Submit:
             raise bad_schema(verdict.sentence)
 
     async def _overcomes(self, answer: Rejection, task: TaskSpec) -> bool:
-        """Load the balance that the store does not have, or downgrade a task that cannot be paid. Return whether to submit it
-        again."""
-        if answer.reason == "no_balance":
-            try:
-                await self._load_balance(*answer.unknown)
-            except DatabaseUnavailable:
-                return False
-            return True
-        if answer.reason == "quota" and task.downgrade:
-            task.apply_plan(task.downgrade)
-            return True
+        """Return whether a feature has removed the reason of a rejection."""
+        for feature in self._attached:
+            if feature.rejected is not None and await feature.rejected(answer, task):
+                return True
         return False
 
     def lost(self, task: TaskInfo, lane: tuple[str, str], request_id: str, enqueued_ms: int) -> None:
@@ -180,22 +174,15 @@ class SubmittedTask:
     else: there are many quiet streams.
     """
 
-    __slots__ = ("_chain", "_hub", "_keep", "_submit", "_task", "feed", "info", "joined_at")
+    __slots__ = ("_accepted", "_hub", "_submit", "_task", "feed", "info", "joined_at")
     info: TaskInfo
     """Once it is entered."""
 
-    def __init__(
-        self,
-        submit: Submit,
-        task: TaskSpec,
-        chain: Submission | None = None,
-        keep: PendingResponse | None = None,
-    ) -> None:
-        """`chain`, `keep`: as `Submit` has them."""
+    def __init__(self, submit: Submit, hub: Hub, task: TaskSpec, accepted: Accepted | None = None) -> None:
+        """`accepted`: as `Submit` has it."""
         self._submit = submit
-        self._hub = hub = submit.hub
-        self._chain = chain
-        self._keep = keep
+        self._hub = hub
+        self._accepted = accepted
         self._task: TaskSpec | None = task
         self.feed = hub.open(task.id, task.user)
         self.joined_at: JoinPoint | None = None
@@ -204,12 +191,11 @@ class SubmittedTask:
     async def __aenter__(self) -> Submitted:
         """Once. Raises as `Submit` does."""
         task, self._task = self._task, None
-        chain, self._chain = self._chain, None
-        keep, self._keep = self._keep, None
+        accepted, self._accepted = self._accepted, None
         assert task is not None
         self.feed.keep_alive += 1
         try:
-            answer = await self._submit(task, self.feed, chain, keep)
+            answer = await self._submit(task, self.feed, accepted)
             if isinstance(answer, Submitted):
                 self.info = task_info(task, answer.enqueued_ms)
                 return answer
@@ -317,3 +303,30 @@ _RETRIED = {
 
 def _seconds(ms: int) -> str:
     return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms / 1000:.0f} s"
+
+
+_OF = {
+    "requests_per_minute": "requests per min (RPM)",
+    "requests_per_day": "requests per day (RPD)",
+    "tokens_per_minute": "tokens per min (TPM)",
+    "tokens_per_day": "tokens per day (TPD)",
+}
+"""OpenAI's names of the limits."""
+
+
+def rate_limited(rejection: Rejection) -> RateLimited:
+    """Return the error of a task that a limit rejected, in OpenAI's words. The limit is over all models, so it names none."""
+    reached = rejection.reached
+    assert reached is not None
+    whose = "this user" if reached.of_user else "this key"
+    counts = "tokens" if reached.setting.startswith("tokens") else "requests"
+    facts = {"limit": f"{'user_limits' if reached.of_user else 'limits'}.{reached.setting}"}
+    again = f"Please try again in {duration(rejection.retry_ms)}."
+    if reached.setting not in RATES:
+        message = f"Rate limit reached for {whose} on waiting tasks: Limit {reached.limit}, Waiting {reached.used}. {again}"
+    else:
+        message = (
+            f"Rate limit reached for {whose} on {_OF[reached.setting]}: Limit {reached.limit}, Used {reached.used}, "
+            f"Requested {reached.asked}. {again}"
+        )
+    return RateLimited(message, counts, rejection.retry_ms, facts)

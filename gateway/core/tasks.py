@@ -1,20 +1,20 @@
 """What callers can do with tasks: all that the callers' surfaces are given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from fairlane.gateway.accounts.in_flight import InFlightRequests
+from fairlane.gateway.attached import Attached
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.bodies import Bodies
 from fairlane.gateway.core.cancel import Cancel
 from fairlane.gateway.core.links import StreamLinks
 from fairlane.gateway.core.models import Models
-from fairlane.gateway.core.open_answers import OpenAnswers
 from fairlane.gateway.core.poll import Poll
 from fairlane.gateway.core.positions import PositionMonitor
 from fairlane.gateway.core.submit import Submit
-from fairlane.gateway.lifecycle import Lifecycle, Part
+from fairlane.gateway.lifecycle import Lifecycle, OpenAnswers, Part
 from fairlane.gateway.settings import Settings
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
@@ -39,6 +39,7 @@ class Tasks:
     positions: PositionMonitor
     open_answers: OpenAnswers
     lifecycle: Lifecycle
+    attached: Sequence[Attached]
     part: Part
     """Returns a part of a feature, by its class."""
 

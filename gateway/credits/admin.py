@@ -15,11 +15,10 @@ from fairlane.gateway.admin.bodies import Note, StrictBody, read_body
 from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.credits.balances import BalanceRow, Balances
-from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.database.tables import GRANTED, LedgerRow
 from fairlane.gateway.errors import bad_request
-from fairlane.gateway.prices.amounts import MAX_CREDITS, credits_of, plain_credits, read_credits
-from fairlane.gateway.prices.prices import unpack
+from fairlane.gateway.prices.prices import MAX_CREDITS, credits_of, plain_credits, read_credits, unpack
+from fairlane.gateway.prices.quota import Quota
 from fairlane.queues.clock import now_ms
 from fairlane.queues.overrides import Actor
 

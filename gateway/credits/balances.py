@@ -5,6 +5,7 @@ is written to SQL first; if a gateway dies before Redis has it, reconciliation.p
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -24,11 +25,12 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import GRANTED, LedgerRow
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.prices.amounts import credits_of
+from fairlane.gateway.prices.prices import credits_of
 from fairlane.queues.clock import now_ms
 from fairlane.queues.credits import Balance, BalanceStore, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import Rejection, TaskSpec
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -99,6 +101,18 @@ class Balances:
         self._database = database
         self._balances = BalanceStore(scheduler)
         self._turns = asyncio.Semaphore(LOADS)
+
+    async def overcomes(self, rejection: Rejection, task: TaskSpec) -> bool:
+        """Load the balance that Redis does not have, or downgrade a task that cannot be paid. Return whether to submit it
+        again."""
+        if rejection.reason == "no_balance":
+            with contextlib.suppress(DatabaseUnavailable):
+                await self.load(*rejection.unknown)
+                return True
+        elif rejection.reason == "quota" and task.downgrade:
+            task.apply_plan(task.downgrade)
+            return True
+        return False
 
     async def load(self, subject: str, window: str) -> None:
         """Load a subject from SQL into Redis, with a window of its budget ('': none), unless a concurrent call just did."""

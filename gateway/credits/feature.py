@@ -4,6 +4,7 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.attached import Attached
 from fairlane.gateway.credits.admin import BalanceAdmin
 from fairlane.gateway.credits.balances import Balances
+from fairlane.gateway.credits.ledger import charge
 from fairlane.gateway.credits.reconciliation import BalanceReconciler
 from fairlane.gateway.runtime import Gateway
 
@@ -17,7 +18,8 @@ def attach(gateway: Gateway) -> Attached:
     return Attached(
         parts=[admin, balances],
         components=[reconciler],
-        load_balance=balances.load,
+        recorded=charge,
+        rejected=balances.overcomes,
         balance=admin.own,
         store_back=reconciler.reconcile_all,
     )

@@ -6,7 +6,7 @@ adds a row to the sums, so the sums are those of the rows at every instant. Bala
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Select, and_, collate, desc, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -14,11 +14,63 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import GRANTED, LedgerRow, balances, ledger
 from fairlane.gateway.http.paging import read_place
-from fairlane.gateway.records.entries import Charge
+from fairlane.gateway.records.entries import read_entry
 from fairlane.queues.credits import Funds
 
 _FUNDS = {"d": "day", "m": "month"}
 _LETTERS = {fund: letter for letter, fund in _FUNDS.items()}
+
+
+class Charge(NamedTuple):
+    """What a task reserved and was charged: micro-credits of the grants, and of a window of the budget. The rest was returned."""
+
+    task: str
+    ended: int
+    key_id: str
+    user_name: str
+    subject: str
+    """The payer: a key, `k:<id>`, or a user, `u:<user>`."""
+    price: str
+    """As in the record; empty for a chain, whose stages have their own."""
+    number: int
+    """Counts the settlements of the subject; 0: unknown."""
+    held: int
+    charged: int
+    window: str
+    """`d` or `m` and the end of the window (ms); '': there is no budget."""
+    window_held: int
+    window_charged: int
+
+
+def read_charge(packed: bytes) -> Charge | None:
+    """Return the charge in an entry (credits.lua); None: there is none. Raises ValueError for an invalid entry."""
+    run, spec = entry = read_entry(packed)
+    if not run.paid:
+        return None
+    user, (whose, *numbers, window) = spec.user, run.paid.split(" ")
+    number, held, charged, window_held, window_charged = map(int, numbers)
+    subject = f"k:{user.partition('/')[0]}" if whose == "k" else f"u:{user}"
+    return Charge(
+        spec.id,
+        run.ended_at,
+        spec.key_id,
+        user,
+        subject,
+        "" if run.stage else entry.text("price"),
+        number,
+        held,
+        charged,
+        "" if window == "-" else window,
+        window_held,
+        window_charged,
+    )
+
+
+async def charge(connection: AsyncConnection, packed: Sequence[bytes], _: Sequence[bytes]) -> None:
+    """Add the charges of ends. The ledger keeps the name of a user who pays, even if the user was erased."""
+    charges = [charge for charge in map(read_charge, packed) if charge]
+    if charges:
+        await add_rows(connection, [row for charge in charges for row in rows_of(charge)])
 
 
 def rows_of(charge: Charge) -> list[LedgerRow]:

@@ -17,11 +17,10 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.credits.ledger import read_funds
+from fairlane.gateway.credits.ledger import read_charge, read_funds
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.prices.amounts import credits_of
-from fairlane.gateway.records.entries import read_charge
+from fairlane.gateway.prices.prices import credits_of
 from fairlane.queues.credits import Balance, BalanceStore, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys

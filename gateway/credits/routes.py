@@ -17,8 +17,7 @@ from fairlane.gateway.api.dependencies import (
 )
 from fairlane.gateway.api.schemas import INTEGER, Ms, Schema, json, listed, says
 from fairlane.gateway.credits.admin import BalanceAdmin, NewGrant, read_subject
-from fairlane.gateway.usage.csv_files import CSV, Form, as_csv, wants_csv
-from fairlane.gateway.usage.queries import PLAIN, Filter, Since, Until, between
+from fairlane.gateway.usage.queries import CSV, PLAIN, Filter, Form, Since, Until, as_csv, between, wants_csv
 from fairlane.queues.clock import now_ms
 
 

@@ -341,7 +341,7 @@ response_logs = Table(
     _key("response_logs", ["task", "part"]),
     comment="The event logs of responses that have ended, in parts from 0",
 )
-"""`events`: as `gateway/responses/logs.py` packs them."""
+"""`events`: as `gateway/responses/log_archive.py` packs them."""
 
 
 # ---- webhooks (gateway/webhooks/) ----------

@@ -20,9 +20,8 @@ from fairlane.gateway.admin.settings_view import SettingsLayer, SourcedValue
 from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.endpoints.monitor import EndpointMonitor
 from fairlane.gateway.endpoints.settings import MAX_ENDPOINTS, EndpointSettings
-from fairlane.gateway.endpoints.store import EndpointStore, StoredEndpoint
+from fairlane.gateway.endpoints.store import EndpointMonitor, EndpointStore, StoredEndpoint
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.features import unmet
 from fairlane.gateway.settings import unusable_endpoint

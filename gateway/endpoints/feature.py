@@ -1,11 +1,12 @@
 """What endpoints add to a gateway."""
 
 import contextlib
+from functools import partial
 
 from fairlane.gateway.attached import Attached
 from fairlane.gateway.endpoints.admin import EndpointAdmin
-from fairlane.gateway.endpoints.monitor import EndpointMonitor
-from fairlane.gateway.endpoints.store import EndpointStore, StoredEndpoints
+from fairlane.gateway.endpoints.requests import prepare
+from fairlane.gateway.endpoints.store import EndpointMonitor, EndpointStore, StoredEndpoints
 from fairlane.gateway.runtime import Gateway
 from fairlane.queues.errors import StoreError
 
@@ -20,9 +21,11 @@ def attach(gateway: Gateway) -> Attached:
         gateway.current.take_endpoints(added, known.changed_ms)
         gateway.settings_changed()
         with contextlib.suppress(StoreError):  # written when Redis is back
-            await gateway.configuration.bring()
+            await gateway.bring_configuration()
         gateway.endpoints_changed()
 
     monitor = EndpointMonitor(store, take)
     admin = EndpointAdmin(store, monitor, gateway.current, gateway.audit, gateway.inspector)
-    return Attached(parts=[admin, monitor], first=[monitor], settings=admin.layer)
+    return Attached(
+        parts=[admin, monitor], first=[monitor], settings=admin.layer, prepare=partial(prepare, gateway)
+    )

@@ -14,12 +14,12 @@ from msgspec import Meta, Struct
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answers import attach
+from fairlane.gateway.api.idempotency import FIELD, REPLAYED, read_idempotency, state_fields
 from fairlane.gateway.api.native import cancelled_state
 from fairlane.gateway.api.raw_routes import IDEMPOTENCY_KEY, RawRoute
 from fairlane.gateway.api.schemas import STRING, PlainStatusName, json, says
 from fairlane.gateway.api.schemas import fields as members
 from fairlane.gateway.core.bodies import RawObject, value_of
-from fairlane.gateway.core.poll import PERMIT_MEMBERS
 from fairlane.gateway.core.spec import Options
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.endpoints.endpoints import per_second
@@ -32,9 +32,7 @@ from fairlane.gateway.endpoints.requests import (
 )
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.http.request import JSON, Request
-from fairlane.gateway.idempotency.keys import FIELD, read_idempotency
-from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
-from fairlane.gateway.idempotency.replay import state_fields
+from fairlane.gateway.permits.gate import PERMIT_MEMBERS
 from fairlane.gateway.settings import suggestion
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import HTTP, PERMIT, TERMINAL, ExistingTask, Place, Record, State, TaskSpec

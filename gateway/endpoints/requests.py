@@ -6,22 +6,25 @@ other settings of the endpoint are applied at the grant (`gateway/endpoints/payl
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.attached import AnswerMode, NativeCall, NativeTask
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.bodies import OVERSIZED, RawObject, value_of
-from fairlane.gateway.core.spec import OWN_FIELDS, Options, build_task
+from fairlane.gateway.core.spec import OWN_FIELDS, Options, TaskBuilder, read_flag, read_options
 from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, NoEndpoint, WrongMethod
 from fairlane.gateway.endpoints.headers import BadHeader, passed_headers
 from fairlane.gateway.endpoints.payloads import payload_of
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.lifecycle import Part
 from fairlane.gateway.permits.gate import Gate
+from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.settings import suggestion
 from fairlane.queues.tasks import HTTP, PERMIT, TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.workers.adapters.endpoints.headers import Header
@@ -161,16 +164,7 @@ def endpoint_task(
         headers.append(("content-type", wanted.content_type))
     payload = payload_of(endpoint, target, wanted.method, headers, wanted.body, wanted.encoded)
     plan = current.plan(caller, endpoint.model, lambda: False, subject)
-    task = build_task(
-        current.settings,
-        caller,
-        plan,
-        task_id=task_id,
-        task_type=task_type,
-        payload=b"{}",
-        fields={},
-        options=options,
-    )
+    task = TaskBuilder(current.settings, caller, task_id, task_type, options).task(plan, b"{}", {})
     if task_type == PERMIT:
         if not current.settings.has("permits"):
             raise bad_request(
@@ -201,6 +195,39 @@ def _settle(
     if options.result_ttl_ms is None:
         task.keep_ms = KEEP_MS
     task.extras |= {"keep_after_read": AFTER_READ_MS, "archive": archive_ms}
+
+
+def prepare(gateway: Gateway, call: NativeCall) -> Awaitable[NativeTask] | None:
+    """See `Attached`."""
+    task_type = value_of(call.fields, "type")
+    if task_type not in (HTTP, PERMIT) or kind_of(call.fields.get("template") or b""):
+        return None
+    return _prepare(gateway, call, task_type)
+
+
+async def _prepare(gateway: Gateway, call: NativeCall, task_type: str) -> NativeTask:
+    fields = call.fields
+    for member in fields:
+        if member not in MEMBERS:
+            hint = suggestion(member, MEMBERS)
+            raise bad_request(f"A task of type {task_type} has no {member[:100]!r}{hint}", member)
+    size = sum(memoryview(fields[name]).nbytes for name in ("body", "bodyBase64") if name in fields)
+    target = await gateway.bodies.run(size, read_endpoint_request, fields, task_type)
+    gateway.calls.name(call.request, call.caller)
+    asynchronous, stream = read_flag(fields, "async"), read_flag(fields, "stream")
+    permit = task_type == PERMIT  # its client does not wait for the end, but polls or reads the stream
+    options = read_options(fields, wait=not asynchronous and not permit, stream=stream)
+    if permit and stream and not asynchronous and options.on_disconnect is None:
+        options.on_disconnect = "cancel"
+    task = endpoint_task(
+        *(gateway.current, call.caller, target, task_type, options),
+        task_id=call.task_id,
+        subject=call.subject,
+        part=gateway.part,
+    )
+    if asynchronous or (permit and not stream):
+        return NativeTask(task, AnswerMode.LATER)
+    return NativeTask(task, AnswerMode.STREAM if stream else AnswerMode.WAIT)
 
 
 # ---- members ----------

@@ -1,8 +1,9 @@
 """Endpoints that are added at run time, in the SQL database. Each change increments the version of all."""
 
+import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +12,12 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import endpoints, facts
 from fairlane.gateway.database.versions import read_version, version_in
 from fairlane.gateway.endpoints.settings import EndpointSettings
 from fairlane.queues.clock import now_ms
+from fairlane.queues.loops import Periodic
 
 VERSION = "endpoints_version"
 CHANGE_S = 5.0
@@ -106,3 +109,49 @@ async def _all(connection: AsyncConnection) -> dict[str, StoredEndpoint]:
         )
         for row in rows
     }
+
+
+LOOK_S = 0.3
+LAST_S = 1.0
+"""How long `close` waits for a read under way."""
+
+
+class EndpointMonitor(Periodic):
+    """See the module. `start` it, `close` it."""
+
+    name = "endpoints"
+    interval_s = delay_s = LOOK_S
+    expected = (DatabaseUnavailable,)
+
+    def __init__(self, store: EndpointStore, take: Callable[[StoredEndpoints], Awaitable[None]]) -> None:
+        """`take`: applies all endpoints here, whenever one has changed."""
+        self._store = store
+        self._take = take
+        self.known = StoredEndpoints()
+        """The endpoints that this process applies."""
+        self._turn = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Read them, and begin to check. Raise DatabaseUnavailable."""
+        await self.read()
+        super().start()
+
+    async def close(self) -> None:
+        """Stop. A read under way has LAST_S to finish: a cancelled one may leave a connection behind."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_S):
+                await self._turn.acquire()  # never released: nothing is read any more
+        await super().close()
+
+    async def read(self) -> StoredEndpoints:
+        """Apply what has changed; return all endpoints as they are now. Raise DatabaseUnavailable."""
+        async with self._turn:  # so that no older answer arrives after a newer one
+            if not self.known.version or await self._store.version() != self.known.version:
+                known = await self._store.all()
+                await self._take(known)
+                self.known = known  # not before: a take that failed is repeated
+            return self.known
+
+    async def step(self) -> None:
+        """Apply what has changed."""
+        await self.read()

@@ -2,14 +2,24 @@
 
 from functools import partial
 
-from fairlane.gateway.attached import Attached
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.attached import Attached, DatabaseGauges
 from fairlane.gateway.files.disk import Disk
 from fairlane.gateway.files.files import Files
+from fairlane.gateway.files.rows import held_by_all
 from fairlane.gateway.files.settings import Directory, parse_storage
 from fairlane.gateway.files.storage import Storage, StorageError
+from fairlane.gateway.metrics.gauges import Gauge, Rows
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.settings import Problem, Settings, SettingsError
 from fairlane.queues.metrics import STORAGE_FAILURES
+
+GAUGES = (
+    Gauge("fairlane_files", (), "Stored files, including uploads and deletions in progress"),
+    Gauge("fairlane_files_bytes", (), "Bytes used or reserved by files"),
+    Gauge("fairlane_files_limit_bytes", (), "Maximum of these bytes (files.max_size)"),
+)
 
 
 def storage_of(settings: Settings) -> Storage:
@@ -37,4 +47,11 @@ def attach(gateway: Gateway) -> Attached:
         *(gateway.database, storage_of(current.settings), lambda: current.settings.files),
         failed=partial(gateway.metrics.count, STORAGE_FAILURES),
     )
-    return Attached(parts=[files], components=[files])
+
+    async def read_gauges(connection: AsyncConnection) -> Rows:
+        number, size = await held_by_all(connection)
+        values = {"": number, "_bytes": size, "_limit_bytes": current.settings.files.max_bytes}
+        return {f"fairlane_files{name}": {(): value} for name, value in values.items()}
+
+    gauges = DatabaseGauges(GAUGES, read_gauges)
+    return Attached(parts=[files], components=[files], gauges=gauges)

@@ -20,8 +20,7 @@ from fairlane.gateway.database.inserting import insert_new
 from fairlane.gateway.database.tables import facts
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.files import rows
-from fairlane.gateway.files.names import is_file_id, plain_name
-from fairlane.gateway.files.rows import FileRow, new_file_id
+from fairlane.gateway.files.rows import FileRow, is_file_id, new_file_id, plain_name
 from fairlane.gateway.files.settings import FilesSettings
 from fairlane.gateway.files.storage import MARK, NotStored, Storage, StorageError, StorageFull, Writer
 from fairlane.queues.clock import now_ms

@@ -13,8 +13,7 @@ from fairlane.gateway.api.raw_routes import BINARY, ORDER, RawRoute, form, heade
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request
 from fairlane.gateway.files.files import MAX_FILE_BYTES, Files
-from fairlane.gateway.files.names import disposition, is_file_id
-from fairlane.gateway.files.rows import FileRow
+from fairlane.gateway.files.rows import FileRow, disposition, is_file_id
 from fairlane.gateway.http.multipart import FRAMING_BYTES, Form, Part
 from fairlane.gateway.http.paging import read_limit, read_newest_first
 from fairlane.gateway.http.request import JSON, DisconnectWatcher, Request

@@ -11,8 +11,10 @@ row, also if a gateway dies in between, and the storage is never listed.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -165,3 +167,30 @@ def _ready(now: int) -> ColumnElement[bool]:
 def _row(found: Any) -> FileRow:
     *fields, key_id, user = found
     return FileRow._make((*fields, Owner(key_id, user)))
+
+
+MAX_CHARS = 255
+UNNAMED = "file"
+_ID = re.compile(r"file-[0-9a-f]{32}")
+
+
+def is_file_id(text: str) -> bool:
+    """Return whether a text has the form of a file's id."""
+    return _ID.fullmatch(text) is not None
+
+
+def plain_name(name: str) -> str:
+    """Return a name that databases and headers accept: the last part of a path, without control characters, of at most MAX_CHARS
+    characters. It is never a path in the storage."""
+    last = name.replace("\\", "/").rsplit("/", 1)[-1]
+    text = "".join(character for character in last if character.isprintable()).strip()
+    return text[:MAX_CHARS] or UNNAMED
+
+
+def disposition(name: str) -> bytes:
+    """Return the header Content-Disposition of a download by this name (RFC 6266): browsers save the file, and never show it."""
+    plain = "".join(c if c.isascii() and c not in '"\\%' else "_" for c in name)
+    header = f'attachment; filename="{plain}"'
+    if plain != name:
+        header += f"; filename*=UTF-8''{quote(name, safe='')}"
+    return header.encode()

@@ -19,7 +19,7 @@ from fairlane.gateway.errors import (
     speaks_anthropic,
     too_large,
 )
-from fairlane.gateway.limits.limits import anthropic_limit_headers, limit_headers
+from fairlane.gateway.http.rate_limits import anthropic_limit_headers, limit_headers
 from fairlane.queues.limits import RateLimitStatus
 from fairlane.workers.decoding import Decoder, TooLargeError, coding_of
 from fairlane.workers.tracing import Span

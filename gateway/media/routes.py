@@ -10,6 +10,7 @@ from typing import Any, Literal
 from msgspec import Raw, Struct
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.idempotency import read_idempotency
 from fairlane.gateway.api.raw_routes import BINARY, EVENTS, form, submission
 from fairlane.gateway.api.schemas import STRING, Choices, File, Model, json
 from fairlane.gateway.core.bodies import RawObject, encode_members
@@ -17,7 +18,6 @@ from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import too_large_encoded
 from fairlane.gateway.http.multipart import WholePart, read_whole
 from fairlane.gateway.http.request import SSE_HEADERS, Request
-from fairlane.gateway.idempotency.keys import read_idempotency
 from fairlane.gateway.media import requests
 from fairlane.gateway.media.forms import members_of
 from fairlane.gateway.openai.answers import ParsedCall, respond, task_of

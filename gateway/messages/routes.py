@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller, forbidden
+from fairlane.gateway.api.idempotency import read_idempotency
 from fairlane.gateway.api.raw_routes import EVENTS, OPTIONS, VERSION, RawRoute, header
 from fairlane.gateway.api.schemas import (
     INTEGER,
@@ -26,7 +27,6 @@ from fairlane.gateway.core.bodies import RawObject
 from fairlane.gateway.core.spec import read_flag, read_model
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.http.request import JSON, Request
-from fairlane.gateway.idempotency.keys import read_idempotency
 from fairlane.gateway.messages.request import MessagesRequest as ChatOf
 from fairlane.gateway.messages.request import chat_of
 from fairlane.gateway.openai.answers import ParsedCall, respond, task_of

@@ -15,7 +15,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from fairlane import __version__
-from fairlane.gateway.metrics.database import DATABASE_GAUGES
 from fairlane.gateway.metrics.gauges import PROCESS_GAUGES, STORE_GAUGES, Gauge, Label, Labels, Rows, rows_of
 from fairlane.gateway.metrics.siblings import Snapshot
 from fairlane.queues.inspect.inspector import StoreSnapshot
@@ -47,6 +46,7 @@ def expose(
     snapshots: Sequence[Snapshot],
     survey: StoreSnapshot | None,
     label: Label,
+    database_gauges: Sequence[Gauge],
     of_database: Rows | None,
     accept: str,
 ) -> tuple[bytes, str]:
@@ -65,7 +65,7 @@ def expose(
         ),
         *(
             _gauge(one.name, one.labels, one.help, rows.get(one.name, {}))
-            for table, rows in ((STORE_GAUGES, redis), (DATABASE_GAUGES, of_database or {}))
+            for table, rows in ((STORE_GAUGES, redis), (database_gauges, of_database or {}))
             for one in table
             if rows
         ),

@@ -3,19 +3,59 @@
 import asyncio
 import importlib
 import os
+import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairlane.gateway.metrics.database import DatabaseSurveyor
-from fairlane.gateway.metrics.gauges import OUTPUT_LIMIT, TASK_SILENCE, Labels
+from fairlane.gateway.attached import DatabaseGauges
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.metrics.gauges import OUTPUT_LIMIT, TASK_SILENCE, Gauge, Labels, Rows
 from fairlane.gateway.metrics.siblings import Siblings, Snapshot, snapshots_of
 from fairlane.gateway.watch.health import Health
 from fairlane.queues.errors import StoreError
 from fairlane.queues.inspect.inspector import StoreInspector, StoreSnapshot
 from fairlane.queues.metrics import Recorder
 from fairlane.workers.server.dispatch import Dispatcher
+
+READ_S = 2.0
+
+
+class DatabaseSurveyor:
+    """Reads the gauges. Concurrent callers share one query."""
+
+    def __init__(self, database: Database, sources: Sequence[DatabaseGauges]) -> None:
+        self._database = database
+        self._sources = sources
+        self._one = asyncio.Lock()
+        self._known: dict[DatabaseGauges, tuple[float, Rows | None]] = {}
+
+    @property
+    def gauges(self) -> list[Gauge]:
+        """Return all gauges."""
+        return [gauge for source in self._sources for gauge in source.gauges]
+
+    async def recent(self) -> Rows | None:
+        """Return the values; None if none could be read, as the database is unavailable."""
+        async with self._one:
+            now = time.monotonic()
+            for source in self._sources:
+                read_at, _ = self._known.get(source, (-source.every_s, None))
+                if now - read_at >= source.every_s:
+                    self._known[source] = now, await self._read(source)
+            known = [rows for _, rows in self._known.values() if rows is not None]
+            if not known and self._sources:
+                return None
+            return {name: values for rows in known for name, values in rows.items()}
+
+    async def _read(self, source: DatabaseGauges) -> Rows | None:
+        try:
+            async with self._database.reporting(READ_S) as connection:
+                return await source.read(connection)
+        except DatabaseUnavailable:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +96,9 @@ class Scrape:
             snapshots_of(self.siblings, self.own()), self._survey(), self.database.recent()
         )
         labels = {row.model: self.recorder.label(row.model) for row in survey.models} if survey else {}
-        return await asyncio.to_thread(_expose, snapshots, survey, labels.__getitem__, of_database, accept)
+        return await asyncio.to_thread(
+            _expose, snapshots, survey, labels.__getitem__, self.database.gauges, of_database, accept
+        )
 
     async def _survey(self) -> StoreSnapshot | None:
         try:

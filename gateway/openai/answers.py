@@ -6,16 +6,14 @@ from typing import NamedTuple
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.answers import WholeAnswer, attach, event_time
+from fairlane.gateway.api.idempotency import OPTIONS, REPLAYED, IdempotencyKey
 from fairlane.gateway.core.bodies import RawObject, parse_object
 from fairlane.gateway.core.spec import Options, build_openai_task, check_metadata
-from fairlane.gateway.core.submit import LOST, SubmittedTask
+from fairlane.gateway.core.submit import LOST, Accepted, SubmittedTask
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.errors import AnswerCut, ApiError, Headers, bad_request, gateway_failed, task_failed
 from fairlane.gateway.http.request import SSE_HEADERS, Request
 from fairlane.gateway.http.streams import OVERDUE_S, FailedBeforeStart, LogReader, StreamAnswer
-from fairlane.gateway.idempotency.keys import OPTIONS, IdempotencyKey
-from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
-from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
@@ -126,8 +124,8 @@ class ParsedCall(NamedTuple):
     """Answers in place of both, without waiting."""
     kind: Headers = SSE_HEADERS
     """The headers of the stream's content type."""
-    pending: PendingResponse | None = None
-    """The response to be stored before the views are made."""
+    accepted: Accepted | None = None
+    """Called before the views are made."""
 
 
 async def respond(
@@ -140,21 +138,21 @@ async def respond(
 
     One coroutine: a waiting stream keeps this frame, and nothing of the body.
     """
-    task, streamed, whole, instead, kind, pending = await read(tasks, caller, request)
+    task, streamed, whole, instead, kind, accepted = await read(tasks, caller, request)
     if instead is not None:
         await instead()
         return
     if streamed is None:
         assert whole is not None
-        answer = OpenAIAnswer(tasks, request, task, whole, keep=pending)
-        del task, read, streamed, whole, instead, pending
+        answer = OpenAIAnswer(tasks, request, task, whole, accepted=accepted)
+        del task, read, streamed, whole, instead, accepted
         await answer.write()
         return
     # a client can return to a task with an idempotency key
     task_id, lingers, hub = task.id, task.linger_ms > 0 and not task.idempotency_key, tasks.hub
     came_to_end, give_up = False, math.inf
     try:
-        follow = SubmittedTask(tasks.submit, task, keep=pending)
+        follow = SubmittedTask(tasks.submit, hub, task, accepted)
         async with follow as submitted:
             feed, enqueued_ms, request.rate_limits = follow.feed, submitted.enqueued_ms, submitted.rate_limits
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
@@ -181,7 +179,7 @@ async def respond(
                 streamed,
                 whole,
                 instead,
-                pending,
+                accepted,
             )  # the stream can last long
             try:
                 came_to_end = await shown.write()

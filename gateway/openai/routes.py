@@ -9,6 +9,7 @@ import msgspec
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.idempotency import KEY_HEADER, read_idempotency
 from fairlane.gateway.api.raw_routes import VERSION, RawRoute, page_size, query, sse, submission
 from fairlane.gateway.api.schemas import (
     AnthropicError,
@@ -22,7 +23,6 @@ from fairlane.gateway.api.schemas import (
 from fairlane.gateway.core.tasks import Tasks
 from fairlane.gateway.http.paging import read_limit
 from fairlane.gateway.http.request import JSON, Request
-from fairlane.gateway.idempotency.keys import KEY_HEADER, read_idempotency
 from fairlane.gateway.openai.answers import ParsedCall, respond, task_of
 from fairlane.gateway.openai.requests import Read, read_chat, read_completion, read_embedding
 

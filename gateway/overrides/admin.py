@@ -13,8 +13,9 @@ from fairlane.gateway.admin.changes import check_name, described, effective_valu
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.overrides.monitor import OverrideMonitor
-from fairlane.gateway.overrides.overlay import MODEL_SETTINGS, ROUTE_SETTINGS, InvalidOverride, overridden
+from fairlane.gateway.overrides.overlay import ROUTE_SETTINGS, InvalidOverride, overridden
 from fairlane.gateway.settings import external, external_name, external_value, notes
+from fairlane.gateway.settings.parts import MODEL_SETTINGS
 from fairlane.queues.errors import StoreError
 from fairlane.queues.overrides import ALL, Actor, Override, OverrideStore, Rejected, Target, new_override_id
 from fairlane.queues.rules import Kind
@@ -122,7 +123,7 @@ class OverrideAdmin:
         changed: dict[str, dict[str, Any]] = {}
         if values and not check:
             try:
-                change = await scheduler.override(kind, name, values, actor)
+                change = await self._store.set_settings(kind, name, values, actor)
             except OverflowError:
                 raise _too_many() from None
             if change is None:

@@ -12,7 +12,9 @@ from fairlane.queues.overrides import Override, OverrideStore
 
 def attach(gateway: Gateway) -> Attached:
     """Follow the overrides in Redis."""
-    current, store = gateway.current, OverrideStore(gateway.link)
+    current = gateway.current
+    links = [link for link, _ in gateway.store.links]
+    store = OverrideStore(links, lambda model: current.plans.placement.of_model(model))
 
     def take(overrides: Sequence[Override]) -> None:
         current.take_overrides(overrides)

@@ -10,12 +10,11 @@ from pydantic import BaseModel, ValidationError
 from fairlane.gateway.features import needed_by_settings, unmet
 from fairlane.gateway.routing.plans import Plans
 from fairlane.gateway.settings import ModelSettings, RouteSettings, Settings, suggestion, unusable_routes
+from fairlane.gateway.settings.parts import MODEL_SETTINGS
 from fairlane.queues.overrides import ALL, Override
 
 ROUTE_SETTINGS = ("model", "mode", "stream", "template", "fallbacks", "timeout", "max_output_tokens")
 """What can be overridden of a route's rule. Only the configuration sets its price and `same_task`."""
-MODEL_SETTINGS = ("fallbacks", "fallback_after", "first_output", "silence")
-"""What replicas apply of a model; the scheduler's scripts apply the rest."""
 
 Part = TypeVar("Part", bound=BaseModel)
 

@@ -6,16 +6,21 @@ with the task.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
+import msgspec
+
+from fairlane.gateway.attached import Polled
 from fairlane.gateway.endpoints.endpoints import Endpoint
 from fairlane.gateway.errors import SECOND_MS, ApiError
 from fairlane.gateway.permits.signed import Signer
+from fairlane.gateway.permits.store import release_permit, use_permit
 from fairlane.queues.metrics import PERMIT_CHECKS
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Admitted, Permit, PermitEnd, RetryAt
-from fairlane.streaming.events import fragment_done, fragment_permit
+from fairlane.queues.tasks import Admitted, Fragment, Permit, PermitEnd, Record, RetryAt, State
+from fairlane.streaming.events import fragment_done, fragment_error, fragment_permit
 from fairlane.workers.server.background import Background, observe
 
 PERMIT_MS = 30_000
@@ -24,9 +29,16 @@ GIVE_UP_S = 2.0
 """How long a call of the store is repeated: a proxy and its client wait."""
 RETRY_MS = 5 * SECOND_MS
 """Retry-After of a rejection: the call that requests another permit returns the wait of its line."""
+PERMIT_MEMBERS = ("permit", "endpoint", "url", "expiresAt")
+"""Members of the event `permit`."""
 _REPORTED = fragment_done(b'{"used":true,"reported":true}', None, None)
-LEFT_UNREPORTED = fragment_done(b'{"used":true,"reported":false}', None, None)
-"""The end of a task whose permit was used, and whose call's end was not reported in time."""
+ENDS = {
+    "permit_unreported": Fragment(fragment_done(b'{"used":true,"reported":false}', None, None), ""),
+    "permit_unused": Fragment(
+        fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
+    ),
+}
+"""The ends of tasks whose permit was used, and whose call's end was not reported in time; and of those whose was not used."""
 
 
 class PermitRejected(ApiError):
@@ -95,13 +107,37 @@ class Gate:
         if of is None:
             return None
         return await self._background.until_answered(
-            lambda: self._scheduler.release_permit(*of, _REPORTED), GIVE_UP_S
+            lambda: release_permit(self._scheduler, *of, _REPORTED), GIVE_UP_S
+        )
+
+    def polled(self, task_id: str, record: Record) -> Awaitable[Polled] | None:
+        """See `Attached`."""
+        issued = record.state is State.EXECUTING and record.permit_used_ms is not None
+        return self._polled(task_id, record.permit_used_ms) if issued else None
+
+    async def _polled(self, task_id: str, used_ms: int | None) -> Polled:
+        """Return the permit, the newest event of the log, until it is used."""
+        if used_ms:
+            return Polled({"usedAt": used_ms})
+        last = await self._scheduler.last_event(task_id)
+        if last is None or last.kind != "permit":
+            return Polled({})  # it has ended meanwhile
+        permit = msgspec.json.decode(last.data)
+        return Polled({name: permit[name] for name in PERMIT_MEMBERS})
+
+    async def inspected(self, _: str, record: Record) -> dict[str, Any]:
+        """Return until when the issued permit can be used or keeps its slot, and when it was used; never the permit itself."""
+        used_ms = record.permit_used_ms
+        return (
+            {}
+            if used_ms is None
+            else {"permit": {"until": record.number("lease"), "usedAt": used_ms or None}}
         )
 
     async def _ask(self, task_id: str) -> tuple[Admitted, int]:
         nonce = self._scheduler.nonce()
         outcome, epoch, later = await self._background.until_answered(
-            lambda: self._scheduler.use_permit(task_id, nonce), GIVE_UP_S
+            lambda: use_permit(self._scheduler, task_id, nonce), GIVE_UP_S
         )
         self._ask_later(later)
         return outcome, epoch

@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.tables import UsageRow
 from fairlane.gateway.prices.prices import unpack
-from fairlane.gateway.webhooks.enqueue import End
 from fairlane.queues.chains import part_id
 from fairlane.queues.tasks import Used
 
@@ -85,7 +83,7 @@ class _Entry(NamedTuple):
 
 def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
     """Return the row of an entry. `tier_of` returns the tier of a queue. Raises ValueError for an invalid entry."""
-    entry = _entry(packed)
+    entry = read_entry(packed)
     run, spec = entry
     if not spec.id or not run.ended_at:
         raise ValueError("the entry names no task, or not when it ended")
@@ -132,65 +130,13 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
     )
 
 
-def read_announced(packed: bytes) -> End | None:
-    """Return the end that webhooks are notified of; None for most entries. Raises ValueError for an invalid entry."""
-    run, spec = _entry(packed)
-    if not spec.webhooks or spec.chain or run.unannounced:
-        return None
-    return End(Owner(spec.key_id, spec.user), f"task.{run.state}", spec.id, run.ended_at)
-
-
-class Charge(NamedTuple):
-    """What a task reserved and was charged: micro-credits of the grants, and of a window of the budget. The rest was returned."""
-
-    task: str
-    ended: int
-    key_id: str
-    user_name: str
-    subject: str
-    """The payer: a key, `k:<id>`, or a user, `u:<user>`."""
-    price: str
-    """As in the record; empty for a chain, whose stages have their own."""
-    number: int
-    """Counts the settlements of the subject; 0: unknown."""
-    held: int
-    charged: int
-    window: str
-    """`d` or `m` and the end of the window (ms); '': there is no budget."""
-    window_held: int
-    window_charged: int
-
-
-def read_charge(packed: bytes) -> Charge | None:
-    """Return the charge in an entry (credits.lua); None: there is none. Raises ValueError for an invalid entry."""
-    run, spec = entry = _entry(packed)
-    if not run.paid:
-        return None
-    user, (whose, *numbers, window) = spec.user, run.paid.split(" ")
-    number, held, charged, window_held, window_charged = map(int, numbers)
-    subject = f"k:{user.partition('/')[0]}" if whose == "k" else f"u:{user}"
-    return Charge(
-        spec.id,
-        run.ended_at,
-        spec.key_id,
-        user,
-        subject,
-        "" if run.stage else entry.text("price"),
-        number,
-        held,
-        charged,
-        "" if window == "-" else window,
-        window_held,
-        window_charged,
-    )
-
-
 def at_of(entry_id: str) -> int:
     """Return when an entry of the audit log was written, ms: its id begins with Redis's time in microseconds."""
     return int(entry_id.partition("-")[0]) // 1000
 
 
-def _entry(packed: bytes) -> _Entry:
+def read_entry(packed: bytes) -> _Entry:
+    """Return the two parts of an entry. Raises ValueError for an invalid one."""
     try:
         return _Entry(*_unpack(packed))
     except msgspec.MsgspecError as error:

@@ -1,10 +1,10 @@
 """What stored responses add to a gateway."""
 
 from fairlane.gateway.archive.archive import Archive
-from fairlane.gateway.attached import Attached
+from fairlane.gateway.attached import Attached, DatabaseGauges
 from fairlane.gateway.responses.log_archive import LogArchive
 from fairlane.gateway.responses.pending import ResponseStorage
-from fairlane.gateway.responses.quota import StorageQuota
+from fairlane.gateway.responses.quota import GAUGES, StorageQuota, read_gauges
 from fairlane.gateway.responses.responses import Responses
 from fairlane.gateway.responses.store import ResponseStore
 from fairlane.gateway.responses.writer import ResponseWriter
@@ -35,4 +35,5 @@ def attach(gateway: Gateway) -> Attached:
         gateway.cancel,
         gateway.audit.note,
     )
-    return Attached(parts=[responses], components=[writer, quota])
+    gauges = DatabaseGauges(GAUGES, read_gauges, every_s=600.0)
+    return Attached(parts=[responses], components=[writer, quota], gauges=gauges)

@@ -16,8 +16,7 @@ from msgspec import Raw
 
 from fairlane.gateway.core.poll import record_info
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.responses.rows import New, Row
-from fairlane.gateway.responses.store import ResponseStore
+from fairlane.gateway.responses.store import New, ResponseStore, Row
 from fairlane.gateway.responses.writer import ResponseWriter
 from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import issued_ms

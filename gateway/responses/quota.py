@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Final
 
 from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import responses
+from fairlane.gateway.metrics.gauges import Gauge, Rows
 from fairlane.queues.loops import Periodic
 
 CHECK_S = 10.0
@@ -28,6 +30,19 @@ _sums = (
 """A caller's responses, each with the bytes of it and all newer ones."""
 _excess = select(_sums.c.task).where(_sums.c.sum > bindparam("most")).limit(PAGE)
 _DELETE: Final = delete(responses).where(_c.task.in_(_excess))
+
+
+GAUGES = (
+    Gauge("fairlane_stored_responses", (), "Stored responses, counted every ten minutes"),
+    Gauge("fairlane_stored_response_bytes", (), "Bytes of stored responses"),
+)
+_COUNT = select(func.count(), func.coalesce(func.sum(_c.size), 0)).select_from(responses)
+
+
+async def read_gauges(connection: AsyncConnection) -> Rows:
+    """Return the values of GAUGES."""
+    number, size = (await connection.execute(_COUNT)).one()
+    return {"fairlane_stored_responses": {(): int(number)}, "fairlane_stored_response_bytes": {(): int(size)}}
 
 
 class StorageQuota(Periodic):

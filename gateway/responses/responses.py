@@ -12,11 +12,10 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.cancel import Cancel
 from fairlane.gateway.errors import ApiError, bad_request, too_large
-from fairlane.gateway.responses.logs import ArchiveReader, pack
+from fairlane.gateway.responses.log_archive import ArchiveReader, pack
 from fairlane.gateway.responses.pending import PendingResponse, ResponseStorage
 from fairlane.gateway.responses.request.request import StorageOptions
-from fairlane.gateway.responses.rows import CONTINUED, New, Row, Turn
-from fairlane.gateway.responses.store import ResponseStore
+from fairlane.gateway.responses.store import CONTINUED, New, ResponseStore, Row, Turn
 from fairlane.queues.clock import now_ms
 from fairlane.queues.ids import could_be_ours, issued_ms
 from fairlane.queues.overrides import Actor

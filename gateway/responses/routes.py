@@ -12,22 +12,20 @@ from msgspec import Struct
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.idempotency import REPLAYED, read_idempotency
 from fairlane.gateway.api.raw_routes import EVENTS, ORDER, RawRoute, page_size, query, submission
 from fairlane.gateway.api.schemas import BOOLEAN, OBJECT, ManyTokens, Model, json
 from fairlane.gateway.core.spec import read_flag
 from fairlane.gateway.core.tasks import Tasks
-from fairlane.gateway.errors import ApiError
+from fairlane.gateway.errors import ApiError, result_gone
 from fairlane.gateway.http.request import JSON, Request
-from fairlane.gateway.idempotency.keys import read_idempotency
-from fairlane.gateway.idempotency.replay import HEADERS as REPLAYED
-from fairlane.gateway.idempotency.replay import result_gone
 from fairlane.gateway.openai.answers import ParsedCall, respond, task_of
 from fairlane.gateway.responses import stored_routes
 from fairlane.gateway.responses.items import MAX_OF_PAGE
 from fairlane.gateway.responses.pending import PendingResponse
 from fairlane.gateway.responses.request.request import WORDS, chat_of, read_storage_options
 from fairlane.gateway.responses.responses import Responses
-from fairlane.gateway.responses.rows import Row
+from fairlane.gateway.responses.store import Row
 from fairlane.gateway.responses.stored_routes import follow
 from fairlane.queues.ids import issued_ms, new_task_id
 from fairlane.queues.tasks import ExistingTask, TaskSpec
@@ -77,14 +75,16 @@ async def _read(tasks: Tasks, caller: Caller, request: Request) -> ParsedCall:
         instead = partial(_in_background, tasks, owner, request, task, pending, stream)
         return ParsedCall(task, None, None, instead)
     streamed = partial(_stream_view, pending) if stream else None
-    return ParsedCall(task, streamed, partial(_body_view, pending), pending=pending if stores else None)
+    return ParsedCall(
+        task, streamed, partial(_body_view, pending), accepted=pending.accepted if stores else None
+    )
 
 
 async def _in_background(
     tasks: Tasks, owner: Caller, request: Request, task: TaskSpec, pending: PendingResponse, stream: bool
 ) -> None:
     """Answer as soon as the task is accepted; with `stream`, with its events."""
-    submitted = await tasks.submit(task, keep=pending)
+    submitted = await tasks.submit(task, accepted=pending.accepted)
     request.rate_limits = submitted.rate_limits
     row, headers = pending.row, list[tuple[bytes, bytes]]()
     if isinstance(submitted, ExistingTask):

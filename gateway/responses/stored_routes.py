@@ -10,7 +10,7 @@ from fairlane.gateway.http.request import JSON, SSE_HEADERS, Request
 from fairlane.gateway.openai.answers import OpenAIStream
 from fairlane.gateway.responses.items import page_of, read_page
 from fairlane.gateway.responses.responses import Responses
-from fairlane.gateway.responses.rows import Row
+from fairlane.gateway.responses.store import Row
 from fairlane.streaming.jsontext import join_object, json_string
 from fairlane.streaming.views.responses import ResponsesStreamView
 

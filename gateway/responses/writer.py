@@ -13,7 +13,7 @@ from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import responses
-from fairlane.gateway.responses.rows import New
+from fairlane.gateway.responses.store import New
 from fairlane.queues.loops import Periodic
 
 log = structlog.get_logger("fairlane.gateway")

@@ -5,10 +5,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.credits.quota import FREE, Budgets, Terms
 from fairlane.gateway.prices.prices import PriceTable
+from fairlane.gateway.prices.quota import FREE, Budgets, Terms
 from fairlane.gateway.routing.routes import Route, Routes, Rule
 from fairlane.gateway.settings import Settings
+from fairlane.gateway.settings.pools import placement_of
 
 if TYPE_CHECKING:
     from fairlane.gateway.prompts.templates import Template
@@ -28,6 +29,8 @@ class Plan(NamedTuple):
     """Fallback models, with what a task costs there, as the scheduler takes them."""
     downgrade: "Plan | None" = None
     """The plan if this one cannot be paid; None: the request is rejected."""
+    pool: int = 0
+    """The number of the pool of its model."""
 
 
 class Plans:
@@ -37,6 +40,7 @@ class Plans:
         self.prices = PriceTable(entry.period for entry in settings.prices)
         self.budgets = Budgets(settings.budget_timezone)
         self.routes = Routes(settings)
+        self.placement = placement_of(settings.pools, settings.models, settings.routes, settings.chains)
         self.templates: Mapping[str, Template] = {
             name: template.compiled(name) for name, template in settings.templates.items()
         }
@@ -87,7 +91,8 @@ class Plans:
 
     def _plan(self, route: Route | None, name: str, tier: str, image: bool, now_ms: float) -> Plan:
         if route is None:
-            return Plan(name, name, tier, Terms(self._price(name, "", now_ms)) if self.prices else FREE)
+            terms = Terms(self._price(name, "", now_ms)) if self.prices else FREE
+            return Plan(name, name, tier, terms, pool=self.placement.of_model(name))
         rule = route.rule(tier, image=image)
         if rule.price is not None:
             price = rule.price.packed
@@ -96,7 +101,9 @@ class Plans:
             price = self._price(rule.model, rule.route, now_ms)
             costs = [self._price(model, rule.route, now_ms) for model in rule.fallbacks]
         fallbacks = tuple(zip(rule.fallbacks, costs, strict=True))
-        return Plan(name, rule.model, tier, Terms(price), rule, fallbacks)
+        return Plan(
+            name, rule.model, tier, Terms(price), rule, fallbacks, pool=self.placement.of_model(rule.model)
+        )
 
     def _price(self, model: str, route: str, now_ms: float) -> str:
         """Return the price, packed; '': it costs nothing. The price of a route by its name takes precedence."""

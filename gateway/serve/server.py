@@ -5,10 +5,12 @@ SIGTERM and SIGINT drain, a second one ends immediately. SIGHUP reads keys and l
 
 import asyncio
 import contextlib
+import ctypes
 import functools
 import gc
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -34,6 +36,11 @@ from fairlane.queues.logs.redaction import MAX_CHARS
 from fairlane.queues.loops import cancel_and_wait
 
 log = structlog.get_logger("fairlane.gateway")
+
+M_MMAP_THRESHOLD = -3
+"""As in malloc.h."""
+MAPPED_BYTES = 128 * 1024
+"""The size with which glibc begins."""
 
 Reload = Callable[[], Awaitable[tuple[Settings, bool]]]
 """Reads the configuration again, and whether the database has or had keys, so that a gateway whose configuration has none stays
@@ -136,18 +143,20 @@ def make_server(gateway: Gateway, settings: Settings) -> Server:
 
 
 @contextlib.asynccontextmanager
-async def store(settings: Settings) -> AsyncIterator[str]:
-    """Yield the URL of Redis; without a configured one, of a private server for the time of this block."""
+async def store(settings: Settings) -> AsyncIterator[list[str]]:
+    """Yield the URL of each pool; without configured ones, of private servers for the time of this block."""
     if settings.redis_url:
-        yield settings.redis_url
+        yield settings.redis_urls
         return
-    async with EmbeddedRedis(settings.data_dir) as embedded:
-        yield embedded.url
+    async with contextlib.AsyncExitStack() as stack:
+        folders = [settings.data_dir, *(settings.data_dir / name for name in settings.pools[1:])]
+        servers = [await stack.enter_async_context(EmbeddedRedis(folder)) for folder in folders]
+        yield [server.url for server in servers]
 
 
 async def serve(
     settings: Settings,
-    redis_url: str,
+    redis_urls: list[str],
     *,
     sockets: list[socket.socket] | None = None,
     reload: Reload | None = None,
@@ -163,7 +172,7 @@ async def serve(
     are let in with `own_tokens`; `own_workers` runs them, where that is not the supervisor's to do.
     """
     loop = asyncio.get_running_loop()
-    async with open_gateway(settings, redis_url, siblings, own_tokens) as gateway:
+    async with open_gateway(settings, redis_urls, siblings, own_tokens) as gateway:
         server = make_server(gateway, settings)
         server.announces = siblings is None or siblings.index == 0
         background: set[asyncio.Future[None]] = set()
@@ -246,7 +255,10 @@ def run_loop(main: Any) -> None:
 
 def settle_memory() -> None:
     """Exclude the objects of the start from garbage collection, and collect rarely: tasks leave few cycles, and each collection
-    delays all streams."""
+    delays all streams. Map large blocks: glibc would soon put them on the heap, where freed ones stay with the process."""
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -125,10 +125,10 @@ async def _serve_alone(
     tokens: UpstreamTokens,
     workers: OwnWorkers,
 ) -> None:
-    async with workers, store(settings) as redis_url:
+    async with workers, store(settings) as redis_urls:
         workers.follow(settings)
         await serve(
-            settings, redis_url, sockets=[listener], reload=reload, own_tokens=tokens, own_workers=workers
+            settings, redis_urls, sockets=[listener], reload=reload, own_tokens=tokens, own_workers=workers
         )
 
 

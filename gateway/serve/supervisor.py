@@ -65,11 +65,11 @@ class Supervisor:
             loop.add_signal_handler(sig, stop.set)
         loop.add_signal_handler(signal.SIGHUP, hangup.set)
         size = self._settings.processes
-        async with self._workers as workers, store(self._settings) as redis_url:
+        async with self._workers as workers, store(self._settings) as redis_urls:
             workers.follow(self._settings)
             reading = asyncio.create_task(self._read_again(hangup))
             keepers = [
-                asyncio.create_task(self._keep(redis_url, Siblings(folder, index, size)))
+                asyncio.create_task(self._keep(redis_urls, Siblings(folder, index, size)))
                 for index in range(size)
             ]
             try:
@@ -86,14 +86,14 @@ class Supervisor:
                 await asyncio.gather(*keepers)
                 self._listener.close()  # clients and our workers need not wait for answers
 
-    async def _keep(self, redis_url: str, siblings: Siblings) -> None:
+    async def _keep(self, redis_urls: list[str], siblings: Siblings) -> None:
         """Keep one process running; a short-lived one is restarted after longer and longer pauses."""
         spawn, pause = multiprocessing.get_context("spawn"), 0.1
         while not self._stopping:
             theirs, ours = spawn.Pipe()
             child = spawn.Process(
                 target=_child_main,
-                args=(self._settings, redis_url, self._listener, theirs, siblings, self._tokens),
+                args=(self._settings, redis_urls, self._listener, theirs, siblings, self._tokens),
                 daemon=False,
             )
             child.start()
@@ -133,7 +133,7 @@ class Supervisor:
 
 def _child_main(
     settings: Settings,
-    redis_url: str,
+    redis_urls: list[str],
     listener: socket.socket,
     updates: Connection,
     siblings: Siblings,
@@ -146,7 +146,7 @@ def _child_main(
     run_loop(
         serve(
             settings,
-            redis_url,
+            redis_urls,
             sockets=[listener],
             updates=updates,
             parent=parent.sentinel,

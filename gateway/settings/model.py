@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.adaptive.settings import largest
@@ -53,6 +61,7 @@ from fairlane.gateway.settings.parts import (
     named_entries,
     split_url,
 )
+from fairlane.gateway.settings.pools import placement_of
 from fairlane.gateway.settings.provenance import Loc, Origins
 from fairlane.gateway.settings.routing import RouteSettings, TemplateSettings
 from fairlane.gateway.settings.units import (
@@ -66,7 +75,9 @@ from fairlane.gateway.settings.units import (
     text_of,
 )
 from fairlane.gateway.webhooks.settings import WebhookSettings
+from fairlane.queues.ids import MAX_POOLS
 from fairlane.queues.keys import ENDPOINT, is_reserved
+from fairlane.queues.store.address import check_url
 from fairlane.workers.hosts import is_loopback
 
 WORKER_MESSAGE_MARGIN_BYTES = MIB
@@ -88,14 +99,15 @@ def _web_address(value: str) -> None:
         raise ValueError("must be a URL that begins with http:// or https://")
 
 
-def _redis_url(value: str) -> None:
-    scheme, _, rest = value.partition("://")
-    if "sentinel" in scheme or "," in rest.rpartition("@")[2]:
-        raise ValueError("must name one server, the primary: Sentinel and lists of hosts are not supported")
-    if scheme not in ("redis", "rediss", "unix"):
-        raise ValueError("must begin with redis://, rediss:// or unix://")
-    if not rest if scheme == "unix" else split_url(value, scheme) is None:
-        raise ValueError("is not a valid URL")  # without the URL, which may hold a password
+RedisUrl = Annotated[str, checked(check_url)]
+
+
+def named_pools(value: Any) -> Any:
+    """Return the names of a number of pools."""
+    text = str(value)
+    if not isinstance(value, int | str) or isinstance(value, bool) or not text.isdigit():
+        return value
+    return ["main", *(f"pool-{number}" for number in range(2, int(text[:4]) + 1))] if int(text) else []
 
 
 def _time_zone(value: str) -> None:
@@ -136,9 +148,19 @@ class Settings(BaseModel):
     port: Restart[int] = Field(default=8080, ge=0, le=65535)
     """TCP port to listen on; 0 takes a free one."""
 
-    redis_url: Restart[Annotated[str, checked(_redis_url)] | None] = Field(default=None, repr=False)
-    """Redis (7.0 or newer) or Valkey (7.2) that replicas share: `redis://`, `rediss://` or `unix://`. Not set: a private one
-    in `data_dir`.
+    redis_url: Restart[RedisUrl | Annotated[list[RedisUrl], Field(min_length=1)] | None] = Field(
+        default=None, repr=False
+    )
+    """Redis (7.0 or newer) or Valkey (7.2) that replicas share: `redis://HOST`, `rediss://HOST` or `unix://PATH`,
+    `redis+sentinel://HOST,HOST/NAME`, `redis+cluster://HOST,HOST`; or a list with one for each pool. Not set: a private
+    one in `data_dir`.
+    """
+
+    pools: Restart[
+        Annotated[list[Identifier], BeforeValidator(named_pools), Field(min_length=1, max_length=MAX_POOLS)]
+    ] = Field(default=["main"])
+    """Names of the Redis pools, or their number (`main`, `pool-2`, …). Each pool has its own models. Append new ones only: a task
+    id has the number of its pool.
     """
 
     database_url: Restart[DatabaseUrl | None] = Field(default=None, repr=False)
@@ -375,6 +397,14 @@ class Settings(BaseModel):
     _origins: Origins = PrivateAttr(default_factory=Origins)
 
     @property
+    def redis_urls(self) -> list[str]:
+        """The URL of each pool; [] for private servers."""
+        urls = self.redis_url
+        if urls is None:
+            return []
+        return urls if isinstance(urls, list) else [urls] * len(self.pools)
+
+    @property
     def max_worker_message_bytes(self) -> int:
         """Return the bytes of one WebSocket message from or to a worker; a longer one closes the connection."""
         return max(self.max_body_bytes, self.max_output_bytes) + WORKER_MESSAGE_MARGIN_BYTES
@@ -479,7 +509,16 @@ def contradictions(settings: Settings) -> Iterator[Contradiction]:
         )
     if s.tuning.grant_ack_ms > s.lease_ms:
         yield [("lease",)], f"lease must be at least {text_of('ms', s.tuning.grant_ack_ms)}"
-    for check in (_of_queues, _of_routes, _of_templates, _of_chains, _of_prices, _of_keys, _of_endpoints):
+    for check in (
+        _of_queues,
+        _of_routes,
+        _of_templates,
+        _of_chains,
+        _of_prices,
+        _of_keys,
+        _of_endpoints,
+        _of_pools,
+    ):
         yield from check(settings)
     yield from needed_by_settings(settings, settings.disabled_features)
 
@@ -511,6 +550,26 @@ def unusable_endpoint(
         if other != name and its.url == endpoint.url and both:
             found.append((f"the endpoint {other} has the same url, and {', '.join(both)}, too", "url"))
     return found
+
+
+def _of_pools(settings: Settings) -> Iterator[Contradiction]:
+    known, urls = ", ".join(settings.pools), settings.redis_url
+    if len(set(settings.pools)) < len(settings.pools):
+        yield [("pools",)], "each pool needs a name of its own"
+    if isinstance(urls, list) and len(urls) != len(settings.pools):
+        yield [("redis_url",)], f"a list has one URL for each of the {len(settings.pools)} pools ({known})"
+    unknown = {
+        name: model.pool
+        for name, model in settings.models.items()
+        if model.pool not in (None, *settings.pools)
+    }
+    for name, pool in unknown.items():
+        yield [("models", name, "pool")], f"there is no pool {pool!r}; there are: {known}"
+    if not unknown:
+        try:
+            placement_of(settings.pools, settings.models, settings.routes, settings.chains)
+        except ValueError as error:
+            yield [("pools",)], str(error)
 
 
 def _of_prices(settings: Settings) -> Iterator[Contradiction]:

@@ -21,9 +21,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fairlane.gateway.adaptive.settings import Concurrency
-from fairlane.gateway.credits.quota import Per
-from fairlane.gateway.prices.amounts import plain_credits, read_credits
-from fairlane.gateway.prices.prices import Period, Price, price
+from fairlane.gateway.prices.prices import Period, Price, plain_credits, price, read_credits
+from fairlane.gateway.prices.quota import Per
 from fairlane.gateway.settings.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, MODEL_CONFIG, SECOND_MS, Amount
 from fairlane.queues.windows import read_windows
 from fairlane.workers.adapters.endpoints.addresses import read_networks
@@ -169,6 +168,10 @@ def part_of(field: FieldInfo) -> type[BaseModel] | None:
     return None
 
 
+MODEL_SETTINGS = ("fallbacks", "fallback_after", "first_output", "silence")
+"""What replicas apply of a model; the scheduler's scripts apply the rest."""
+
+
 class ModelSettings(SettingsPart):
     """One model. A model that is not listed works with these defaults as soon as a worker offers it."""
 
@@ -176,6 +179,11 @@ class ModelSettings(SettingsPart):
     """Tasks of this model that can run at the same time, over all replicas. Or `{auto: true, target_first_token: 2s, max:
     64}`. With `auto` the limit follows the time to the first output, between `min` (1) and `max`. Not set: the slots of
     connected workers.
+    """
+
+    pool: Identifier | None = None
+    """Pool of Redis that has its tasks. Not set: one is chosen by its name. Models that tasks can move between, to a fallback or
+    along a chain, are in one pool.
     """
 
     cost: Literal["tokens", "requests", "slot_seconds"] = "tokens"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.configuration import ActiveConfig
+from fairlane.gateway.core.links import Tickets
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.store.configuration import ConfigurationMonitor
 from fairlane.queues.embedded.server import verify_server
@@ -30,7 +30,8 @@ class NewConnection:
     _address: str
     _current: ActiveConfig
     _database: Database
-    _tickets: Tickets
+    _tickets: Tickets | None
+    """None: another pool has their secret."""
     _configuration: ConfigurationMonitor
     server: str = field(default="", init=False)
     """The id of the last server."""
@@ -103,6 +104,8 @@ class NewConnection:
 
     async def share_secret(self, link: RedisLink) -> None:
         """Sign stream tickets with the configured secret, or with the one that all replicas of this Redis share."""
+        if self._tickets is None:
+            return
         configured = self._current.settings.stream_token_secret
         if configured is not None:
             self._tickets.take(configured.get_secret_value().encode())

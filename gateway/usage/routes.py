@@ -12,8 +12,19 @@ from fairlane.gateway.api.dependencies import CallerDep, RequestDep, answer, des
 from fairlane.gateway.api.schemas import INTEGER, Ms, Schema, listed, says
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.http.request import Request
-from fairlane.gateway.usage.csv_files import CSV, Form, as_csv, wants_csv
-from fairlane.gateway.usage.queries import PLAIN, Filter, FiltersDep, Since, Until, between, given
+from fairlane.gateway.usage.queries import (
+    CSV,
+    PLAIN,
+    Filter,
+    FiltersDep,
+    Form,
+    Since,
+    Until,
+    as_csv,
+    between,
+    given,
+    wants_csv,
+)
 from fairlane.gateway.usage.reports import (
     DIMENSIONS,
     MEASURED,

@@ -3,12 +3,9 @@
 from dataclasses import dataclass, field
 
 from fairlane.gateway.connections.connections import Connections
-from fairlane.gateway.core.open_answers import OpenAnswers
-from fairlane.gateway.lifecycle import Lifecycle
+from fairlane.gateway.lifecycle import Lifecycle, OpenAnswers
+from fairlane.gateway.store.pools import StorePools
 from fairlane.gateway.watch.event_loop import EventLoopMonitor
-from fairlane.gateway.watch.store import StoreMonitor
-from fairlane.queues.store.channel import Channel
-from fairlane.queues.store.link import RedisLink
 from fairlane.workers.server.pool.pool import Pool
 from fairlane.workers.server.tasks.attempts import Attempts
 
@@ -17,9 +14,7 @@ from fairlane.workers.server.tasks.attempts import Attempts
 class Health:
     """Reads the components that determine readiness."""
 
-    _link: RedisLink
-    store: StoreMonitor
-    _channel: Channel
+    store: StorePools
     _lifecycle: Lifecycle
     _open_answers: OpenAnswers
     _connections: Connections
@@ -39,13 +34,9 @@ class Health:
         missing = []
         if self._lifecycle.draining:
             missing.append("the gateway is shutting down")
-        if not self._link.up:
-            why = self._link.setup_error
-            missing.append(f"no connection to Redis: {why}" if why else "no connection to Redis")
-        elif not self._channel.listening.is_set():
-            missing.append("not subscribed to the replica's channel")
-        elif self.store.rejects_writes:
-            missing.append(f"Redis rejects writes: {self._link.write_errors.why}")
+        troubles = [pool.missing for pool in self.store.pools]
+        if all(troubles):  # with one pool that works there is something to do
+            missing += dict.fromkeys(troubles)
         if not self.serving and not missing:
             missing.append("the gateway is starting")
         return missing
@@ -59,8 +50,10 @@ class Health:
         """Return current values, by the names of `metrics.gauges.PROCESS_GAUGES`."""
         return {
             "fairlane_ready": float(not self.missing()),
-            "fairlane_redis_connected": float(self._link.up),
-            "fairlane_redis_rejects_writes": float(self.store.rejects_writes),
+            "fairlane_redis_connected": float(all(pool.link.up for pool in self.store.pools)),
+            "fairlane_redis_rejects_writes": float(
+                any(pool.monitor.rejects_writes for pool in self.store.pools)
+            ),
             "fairlane_http_requests_open": len(self._open_answers),
             "fairlane_connections": len(self._connections.open),
             "fairlane_connections_limit": self._connections.max_open,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -35,11 +35,16 @@ class Replicas(Periodic):
     expected = (StoreError,)
 
     def __init__(
-        self, link: RedisLink, keys: Keys, replica: str, about: Callable[[], ReplicaInfo], group: str = ""
+        self,
+        pools: Sequence[tuple[RedisLink, Keys]],
+        replica: str,
+        about: Callable[[], ReplicaInfo],
+        group: str = "",
     ) -> None:
-        """`about`: this replica now. `group`: the beginning of the names of those that stop with it; '' for itself alone."""
-        self._link = link
-        self._keys = keys
+        """`pools`: the first one has what operators see.
+        `about`: this replica now. `group`: the beginning of the names of those that stop with it; '' for itself alone."""
+        self._pools = pools
+        self._link, self._keys = pools[0]
         self.me = replica
         self._group = group or replica
         self._about = about
@@ -47,8 +52,9 @@ class Replicas(Periodic):
     async def close(self) -> None:
         """End the presence now, so that replicas that stop next do not count this one."""
         await super().close()
-        with contextlib.suppress(StoreError):  # the presence expires after some seconds anyway
-            await self._link.command("ZADD", self._keys("replicas"), "XX", LEFT, self.me)
+        for link, keys in self._pools:
+            with contextlib.suppress(StoreError):  # the presence expires after some seconds anyway
+                await link.command("ZADD", keys("replicas"), "XX", LEFT, self.me)
 
     async def another_stays(self) -> bool:
         """Return whether a replica is alive that does not stop with this one, as the other processes of this gateway do."""

@@ -66,6 +66,19 @@ class StoreMonitor(Periodic):
         since = self.down_since or self._link.write_errors.since
         return 0 if since is None else max(int((time.time() - since) * 1000), 0)
 
+    def state(self) -> dict[str, Any]:
+        """Return the address, the connection, whether it accepts writes, since when not (ms), and why, for operators."""
+        since, why = self.down_since, self._link.last_error
+        if self._link.up:
+            since, why = self._link.write_errors.since, self._link.write_errors.why
+        return {
+            "address": self.address,
+            "up": self._link.up,
+            "rejectsWrites": self.rejects_writes,
+            "since": None if since is None else int(since * 1000),
+            "reason": None if since is None else why,
+        }
+
     def changed(self, up: bool, *, stopping: bool) -> None:
         """Note that the connection was made or lost. `stopping`: this gateway closes it."""
         if up:

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.inserting import insert_rows
 from fairlane.gateway.database.tables import DeliveryRow, webhook_deliveries, webhooks
+from fairlane.gateway.records.entries import read_entry
 from fairlane.gateway.webhooks.events import ANY, EVERY_USER, delivery_id, event_id
 
 _IF_NEW = "ON CONFLICT (id) DO NOTHING RETURNING 1"
@@ -24,6 +25,21 @@ class End(NamedTuple):
     """The id that clients use: a task's, `resp_…`, `batch_…`."""
     ended: int
     """Milliseconds since 1970."""
+
+
+def read_announced(packed: bytes) -> End | None:
+    """Return the end that webhooks are notified of; None for most entries. Raises ValueError for an invalid entry."""
+    run, spec = read_entry(packed)
+    if not spec.webhooks or spec.chain or run.unannounced:
+        return None
+    return End(Owner(spec.key_id, spec.user), f"task.{run.state}", spec.id, run.ended_at)
+
+
+async def announce(connection: AsyncConnection, _: Sequence[bytes], packed: Sequence[bytes]) -> None:
+    """Add the deliveries of tasks that have ended."""
+    ends = [end for end in map(read_announced, packed) if end]
+    if ends:
+        await enqueue(connection, ends)
 
 
 async def enqueue(connection: AsyncConnection, ends: Sequence[End]) -> int:

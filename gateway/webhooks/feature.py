@@ -2,9 +2,9 @@
 
 from fairlane.gateway.attached import Attached
 from fairlane.gateway.runtime import Gateway
-from fairlane.gateway.webhooks.admin import WebhookAdmin
+from fairlane.gateway.webhooks.enqueue import announce
 from fairlane.gateway.webhooks.sender import Sender
-from fairlane.gateway.webhooks.webhooks import Webhooks
+from fairlane.gateway.webhooks.webhooks import WebhookAdmin, Webhooks
 from fairlane.queues.clock import now_ms
 
 
@@ -21,4 +21,4 @@ def attach(gateway: Gateway) -> Attached:
     )
     webhooks = Webhooks(gateway.database, slots, lambda: current.settings.webhooks, now_ms)
     admin = WebhookAdmin(gateway.database, slots, gateway.audit, now_ms)
-    return Attached(parts=[webhooks, admin], components=[sender])
+    return Attached(parts=[webhooks, admin], components=[sender], recorded=announce)

@@ -18,8 +18,7 @@ from fairlane.gateway.api.dependencies import (
 )
 from fairlane.gateway.api.schemas import BOOLEAN, INTEGER, STRING, Ms, Schema, fields, listed, rows, says
 from fairlane.gateway.usage.queries import Filter
-from fairlane.gateway.webhooks.admin import WebhookAdmin
-from fairlane.gateway.webhooks.webhooks import MAX_URL_CHARS, Webhooks
+from fairlane.gateway.webhooks.webhooks import MAX_URL_CHARS, WebhookAdmin, Webhooks
 
 
 class WebhookFailing(Schema, kw_only=True):

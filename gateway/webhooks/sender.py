@@ -15,10 +15,10 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import DeliveryRow
 from fairlane.gateway.settings import Settings
-from fairlane.gateway.webhooks import signing
 from fairlane.gateway.webhooks.delivery import Attempt, host_of, post, webhook_client
 from fairlane.gateway.webhooks.delivery_queue import DeliveryQueue, Health, Policy, Webhook
 from fairlane.gateway.webhooks.events import EVERY_USER, body_of
+from fairlane.gateway.webhooks.events import headers as headers_of
 from fairlane.queues.logs.rate_limited import RateLimitedLogger
 from fairlane.queues.loops import Periodic, cancel_and_wait
 from fairlane.queues.metrics import WEBHOOK_REQUESTS, WEBHOOKS_GIVEN_UP, Recorder
@@ -140,7 +140,7 @@ class Sender(Periodic):
         settings = self._settings()
         user = delivery.user_name.partition("/")[2] if webhook.user_name == EVERY_USER else ""
         body = body_of(delivery.event_id, delivery.event, delivery.object_id, delivery.created, user)
-        headers = signing.headers(delivery.id, now // 1000, body, webhook.secrets(now))
+        headers = headers_of(delivery.id, now // 1000, body, webhook.secrets(now))
         if webhook.url.startswith("http://") and not settings.webhooks.allow_private:
             error = "The URL begins with http://, which an operator has to allow (webhooks.allow_private)."
             return Attempt(now, 0, None, error)

@@ -1,25 +1,28 @@
-"""What clients can do with their webhooks."""
+"""What clients and operators can do with webhooks."""
 
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import delete, insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.audit.log import AuditRecord
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import WebhookRow, webhook_deliveries, webhooks
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.usage.reports import ReportSlots
 from fairlane.gateway.webhooks import store
 from fairlane.gateway.webhooks.delivery_queue import Health
 from fairlane.gateway.webhooks.enqueue import row_of
-from fairlane.gateway.webhooks.events import ANY, EVENTS, EVERY_USER, TEST
+from fairlane.gateway.webhooks.events import ANY, EVENTS, EVERY_USER, TEST, new_secret
 from fairlane.gateway.webhooks.events import event_id as id_of_event
 from fairlane.gateway.webhooks.settings import WebhookSettings
-from fairlane.gateway.webhooks.signing import new_secret
+from fairlane.queues.overrides import Actor
 from fairlane.workers.adapters.endpoints.addresses import addresses_said, read_networks, why_refused
 from fairlane.workers.adapters.targets import BadTarget, read_target
 
@@ -280,3 +283,42 @@ async def _sent_now(connection: AsyncConnection, webhook: str, delivery: str) ->
     """Return a delivery that is sent now, also to a webhook that backs off."""
     await store.update_webhook(connection, webhook, {"not_before": 0})
     return shown_delivery(await _delivery(connection, webhook, delivery), 0)
+
+
+@dataclass(eq=False)
+class WebhookAdmin:
+    """The use cases. All raise ApiError and DatabaseUnavailable."""
+
+    _database: Database
+    _slots: ReportSlots
+    _audit: AuditRecord
+    _now_ms: Callable[[], int]
+
+    async def page(self, key: str | None, after: str, limit: int, who: str) -> dict[str, Any]:
+        """Return webhooks of all keys, or of one, by id."""
+        async with self._slots(who) as connection:
+            found = await store.page(connection, key, after, limit + 1)
+        rows = [_for_operators(row) for row in found[:limit]]
+        return {"webhooks": rows, "next": rows[-1]["id"] if len(found) > limit else None}
+
+    async def disable(self, webhook: str, actor: Actor) -> dict[str, Any]:
+        """Disable a webhook of any owner; a second call changes nothing. Its owner can enable it again."""
+        async with self._database.writing() as connection:
+            row: Any = await store.find(connection, webhook, None, lock=True)
+            if row is None:
+                raise ApiError(
+                    404, "WEBHOOK_NOT_FOUND", "There is no such webhook: `fairlane webhook list` lists them"
+                )
+            if row.off_since is None:
+                row = await store.update_webhook(
+                    connection, webhook, disabled(self._now_ms(), "An operator disabled it.")
+                )
+        notes: list[str] = []
+        facts = {"key": row.key_id, "user": row.user_name, "url": read_target(row.url).origin}
+        await self._audit.note(actor, "disable", f"webhook {webhook}", facts, {}, notes)
+        return _for_operators(row) | {"notes": notes}
+
+
+def _for_operators(row: Any) -> dict[str, Any]:
+    """Return a webhook as operators see it: of its URL the origin, because the rest is a secret at some services."""
+    return shown(row) | {"key": row.key_id or None, "user": row.user_name, "url": read_target(row.url).origin}

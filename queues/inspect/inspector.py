@@ -286,10 +286,13 @@ class StoreInspector(Periodic):
         presence: Callable[[], list[dict[str, Any]]],
         queues: Callable[[], Iterable[str]],
         models: Callable[[], Iterable[str]],
+        first: tuple[RedisLink, Keys] | None = None,
     ) -> None:
-        """`presence`: the workers here, fresher than the store has them; `queues`, `models`: those that are configured."""
+        """`presence`: the workers here, fresher than the store has them; `queues`, `models`: those that are configured; `first`:
+        the pool that has the presence of replicas and workers, if it is another one."""
         self._link = link
         self._keys = keys
+        self._first = first or (link, keys)
         self._replica = replica
         self._presence = presence
         self._queues = queues
@@ -368,12 +371,14 @@ class StoreInspector(Periodic):
         return list(_alive(offered, _ms(time)))
 
     def _replicas(self) -> "asyncio.Future[Reply]":
-        return self._link.command("ZRANGE", self._keys("replicas"), 0, -1, "WITHSCORES")
+        link, keys = self._first
+        return link.command("ZRANGE", keys("replicas"), 0, -1, "WITHSCORES")
 
     async def _workers(self, replicas: Iterable[str]) -> list[dict[str, Any]]:
+        link, keys = self._first
         replies = await _all(
             *(
-                self._link.command("HGETALL", self._keys("presence", replica=name))
+                link.command("HGETALL", keys("presence", replica=name))
                 for name in replicas
                 if name != self._replica
             )

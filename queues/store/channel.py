@@ -1,6 +1,6 @@
 """The replica's pub/sub channel: wake-ups, stop requests and events of the tasks that are read here.
 
-One connection and one channel for everything, so that following a task costs no SUBSCRIBE: the scripts know which replicas
+One connection and one channel for everything, so that following a task costs no SSUBSCRIBE: the scripts know which replicas
 read a task (field `readers` of its record) and publish to their channels. Messages may be lost while the connection is down;
 their receivers check again after `on_change(True)`.
 """
@@ -14,7 +14,8 @@ from redis.asyncio import Connection
 from redis.exceptions import RedisError
 
 from fairlane.queues.loops import cancel_and_wait, wait_event
-from fairlane.queues.store.wire import Backoff, Reply, Wire, connect, disconnect
+from fairlane.queues.store.address import Address
+from fairlane.queues.store.wire import Backoff, Reply, Wire, disconnect
 
 _PING = hiredis.pack_command(("PING",))
 
@@ -27,7 +28,7 @@ class Channel:
 
     def __init__(
         self,
-        url: str,
+        address: Address,
         name: str,
         on_message: Callable[[bytes], None],
         on_change: Callable[[bool], None],
@@ -36,7 +37,7 @@ class Channel:
         ping_ms: int = 5000,
     ) -> None:
         """`ping_ms`: after so long a silence the peer is asked; after as long again the connection is given up."""
-        self._url = url
+        self._address = address
         self._name = name
         self._on_message = on_message
         self._on_change = on_change
@@ -67,7 +68,7 @@ class Channel:
         while True:
             try:
                 async with asyncio.Timeout(None) as self._until:
-                    connection = await connect(self._url, self._timeout_ms)
+                    connection = await self._address.connect(self._timeout_ms)
                     try:
                         await self._listen(connection)
                     finally:
@@ -85,7 +86,7 @@ class Channel:
         """Pass messages on until the connection breaks or the peer is silent although it was asked; raises then."""
         now = asyncio.get_running_loop().time
         wire = Wire(connection, self._on_replies, lambda: None)
-        wire.transport.write(hiredis.pack_command(("SUBSCRIBE", self._name)))  # type: ignore[arg-type]
+        wire.transport.write(hiredis.pack_command(("SSUBSCRIBE", self._name)))  # type: ignore[arg-type]
         self._heard_at, asked_at = now(), 0.0
         while True:
             await asyncio.wait({wire.lost}, timeout=self._ping_s - (now() - max(self._heard_at, asked_at)))
@@ -103,8 +104,10 @@ class Channel:
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-            if reply[0] == b"message":
+            if reply[0] == b"smessage":
                 self._on_message(reply[2])
-            elif reply[0] == b"subscribe":
+            elif reply[0] == b"ssubscribe":
                 self.listening.set()
                 self._on_change(True)
+            elif reply[0] == b"sunsubscribe":
+                raise ConnectionError("the channel's slot has moved to another node")

@@ -12,7 +12,6 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import hiredis
 import msgspec
@@ -26,6 +25,7 @@ from redis.exceptions import (
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisError,
     ResponseError,
     TryAgainError,
 )
@@ -35,8 +35,9 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.loops import cancel_and_wait
 from fairlane.queues.metrics import REDIS_CONNECTIONS, REDIS_REPLIES, Recorder
+from fairlane.queues.store.address import Address
 from fairlane.queues.store.scripts import LIBRARIES, Library
-from fairlane.queues.store.wire import Backoff, Reply, Wire, address_of, connect, disconnect
+from fairlane.queues.store.wire import Backoff, Reply, Wire, connect, disconnect
 from fairlane.queues.store.write_errors import WriteErrors
 
 Arg = bytes | str | int | float
@@ -49,9 +50,9 @@ _TRANSIENT = (*_ELSEWHERE, OutOfMemoryError, TryAgainError)
 _TRANSIENT_PREFIXES = ("BUSY", "MISCONF", "NOREPLICAS")
 
 COMMANDS = {
-    *("EXISTS", "FUNCTION LOAD", "GET", "HGET", "HGETALL", "HMGET", "HSET", "INFO", "PING", "PUBLISH", "SET"),
-    *("SUBSCRIBE", "TIME", "XAUTOCLAIM", "XGROUP CREATE", "XLEN", "XRANGE", "XREADGROUP", "XREVRANGE"),
-    *("XADD", "ZADD", "ZRANGE", "ZREVRANGE"),
+    *("EXISTS", "FUNCTION LOAD", "GET", "HGET", "HGETALL", "HMGET", "HSET", "INFO", "PING", "SET"),
+    *("TIME", "XAUTOCLAIM", "XGROUP CREATE", "XLEN", "XRANGE", "XREADGROUP", "XREVRANGE"),
+    *("SPUBLISH", "SSUBSCRIBE", "XADD", "ZADD", "ZRANGE", "ZREVRANGE"),
 }
 """What is sent to Redis in addition to scripts and what loads them."""
 
@@ -61,6 +62,9 @@ _NEEDED = (
 
 MAX_SHARED, MAX_SHARED_BYTES = 16, 1 << 20
 """Calls of a script that go in one command, and their bytes: Redis serves no other caller meanwhile. A larger call goes alone."""
+
+PRIMARY_S = 1.0
+"""Between two questions to Sentinels."""
 
 JOINED_BYTES = 64 * 1024
 """Commands of one tick that are joined into one piece; what is larger is handed to the system as it is, without a copy."""
@@ -105,7 +109,7 @@ class RedisLink:
 
     def __init__(
         self,
-        url: str,
+        address: Address,
         scripts: Library,
         prefix: str,
         *,
@@ -114,7 +118,7 @@ class RedisLink:
         on_change: Callable[[bool], None] | None = None,
         metrics: Recorder | None = None,
     ) -> None:
-        self._url = url
+        self._address = address
         self._scripts = scripts
         self._prefix = prefix
         self._timeout = timeout_ms / 1000
@@ -130,6 +134,7 @@ class RedisLink:
         self._loading: asyncio.Future[Reply] | None = None
         self._loop = asyncio.get_running_loop()
         self._wire: Wire | None = None
+        self._primary = ""
         self.up = False
         """True while calls are taken."""
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -154,10 +159,11 @@ class RedisLink:
             RedisConnectionError,
             RedisTimeout,
         )
-        return "" if plain else self.last_error.replace(f" at {address_of(self._url)}", "")
+        return "" if plain else self.last_error.replace(f" at {self._address}", "")
 
-    async def start(self, wait_ms: int = 10_000) -> None:
-        """Connect; returns when ready. Raises StoreRefused (badly configured) or StoreUnavailable (after `wait_ms`).
+    async def start(self, wait_ms: int = 10_000, *, required: bool = True) -> None:
+        """Connect; returns when ready. Raises StoreRefused (badly configured) or, if it is required, StoreUnavailable (after
+        `wait_ms`).
 
         From then on the link keeps trying until `close`, whatever happens to Redis.
         """
@@ -171,17 +177,18 @@ class RedisLink:
             raise
         if self._fatal:
             raise self._fatal
-        if not self.up:
+        if not self.up and required:
             await self.close()
-            where, why = address_of(self._url), self.last_error or "it does not answer"
+            why = self.last_error or "it does not answer"
             raise StoreUnavailable(
-                f"Redis at {where} could not be used within {wait_ms} ms: {why}", sent=False
+                f"Redis at {self._address} could not be used within {wait_ms} ms: {why}", sent=False
             )
 
     async def close(self) -> None:
         """Disconnect. Calls under way fail."""
         await cancel_and_wait(self._task)
         self._task = None
+        await self._address.close()
 
     def command(self, *args: Arg) -> asyncio.Future[Reply]:
         """Send one command. Raises StoreUnavailable immediately when down; the future yields the reply, bytes undecoded."""
@@ -289,13 +296,14 @@ class RedisLink:
         while True:
             self._served = False
             try:
-                connection = await connect(self._url, self._timeout_ms)
+                self._primary = await self._address.primary(self._timeout_ms)
+                connection = await connect(self._primary, self._timeout_ms)
                 try:
                     await self._serve(connection)
                 finally:
                     await disconnect(connection)
             except (StoreRefused, AuthenticationError, NoPermissionError) as error:
-                refused = error if isinstance(error, StoreRefused) else _access_error(error, self._url)
+                refused = error if isinstance(error, StoreRefused) else _access_error(error, self._address)
                 if not served_before and not self._served:
                     self._fatal = refused
                     return
@@ -313,6 +321,8 @@ class RedisLink:
         self._loading = None
         self._wire = Wire(connection, self._on_replies, self._flush)
         tasks = [self._wire.lost, asyncio.create_task(self._check_liveness(), name="redis-liveness")]
+        if self._address.changes:
+            tasks.append(asyncio.create_task(self._check_primary(), name="redis-primary"))
         prepare = asyncio.create_task(self._prepare(), name="redis-prepare")
         try:
             await asyncio.wait([*tasks, prepare], return_when=asyncio.FIRST_COMPLETED)
@@ -329,7 +339,7 @@ class RedisLink:
             for task in done:
                 task.result()
         except (AuthenticationError, NoPermissionError) as error:
-            self._last_error = _access_error(error, self._url)
+            self._last_error = _access_error(error, self._address)
             raise self._last_error from error
         except Exception as error:
             self._last_error = error
@@ -354,11 +364,8 @@ class RedisLink:
             hello = await self._send(("HELLO",))
             facts = dict(zip(hello[::2], hello[1::2], strict=True))
             mode = facts[b"mode"].decode()
-            if mode != "standalone":
-                raise StoreRefused(
-                    f"the server at {address_of(self._url)} runs in {mode} mode, which is not supported: set redis_url to a "
-                    "primary that is no node of a cluster"
-                )
+            if wrong := self._address.wrong_kind(mode):
+                raise StoreRefused(wrong)
             if facts[b"role"] != b"master":
                 raise StoreUnavailable(
                     "this Redis is no primary but a replica: set redis_url to its primary", sent=False
@@ -430,7 +437,7 @@ class RedisLink:
                 if isinstance(reply, _ELSEWHERE):
                     raise StoreUnavailable(f"Redis is no primary: {_words(reply)}", sent=True)
                 if forbidden:  # a permission was taken away: what else is missing is seen when connecting
-                    raise _access_error(reply, self._url)
+                    raise _access_error(reply, self._address)
 
     async def _check_liveness(self) -> None:
         """Break a connection that is silent. Looks four times per time-out: a process that was busy is late for its looks too."""
@@ -445,6 +452,15 @@ class RedisLink:
                 looks >= 4 and waited > self._timeout
             ):  # where replies come, however late, Redis has much to do
                 raise StoreUnavailable(f"no answer from Redis within {waited * 1000:.0f} ms", sent=True)
+
+    async def _check_primary(self) -> None:
+        """Break the connection when another server has become the primary: the old one accepts commands, and will lose them."""
+        while True:
+            await asyncio.sleep(PRIMARY_S)
+            with contextlib.suppress(OSError, RedisError):  # no Sentinel answers: it may still be the primary
+                primary = await self._address.primary(self._timeout_ms)
+                if primary != self._primary:
+                    raise StoreUnavailable("another server has become the primary", sent=True)
 
 
 class _SharedCall:
@@ -501,18 +517,16 @@ class _Unready:
         return self._link.run(name, *args, unready=True)
 
 
-def _access_error(error: Exception, url: str) -> StoreRefused:
+def _access_error(error: Exception, address: Address) -> StoreRefused:
     """What an operator changes where Redis refuses the user as such, or one of the first commands."""
-    where, parts = address_of(url), urlsplit(url)
-    secret = parts.password or "password=" in parts.query
-    if isinstance(error, AuthenticationError) and not secret:
+    if isinstance(error, AuthenticationError) and not address.has_password:
         return StoreRefused(
-            f"Redis at {where} wants a password, and redis_url has none: redis://:<password>@<host>:<port>"
+            f"Redis at {address} wants a password, and redis_url has none: redis://:<password>@<host>:<port>"
         )
     if isinstance(error, AuthenticationError) and "without any password" in str(error):
-        return StoreRefused(f"redis_url has a password, and Redis at {where} has none: {error}")
+        return StoreRefused(f"redis_url has a password, and Redis at {address} has none: {error}")
     if isinstance(error, AuthenticationError):
-        return StoreRefused(f"Redis at {where} refuses the user or the password of redis_url: {error}")
+        return StoreRefused(f"Redis at {address} refuses the user or the password of redis_url: {error}")
     return StoreRefused(f"the user of redis_url lacks permissions in Redis: {error}. {_NEEDED}")
 
 

@@ -9,7 +9,6 @@ import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import hiredis
 from redis.asyncio import Connection, ConnectionPool
@@ -18,12 +17,6 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, InvalidResponse
 
 Reply = Any
-
-
-def address_of(url: str) -> str:
-    """Where a URL of Redis leads to, without names and passwords."""
-    parts = urlsplit(url)
-    return parts.netloc.rpartition("@")[2] or parts.path
 
 
 async def connect(url: str, timeout_ms: int) -> Connection:

@@ -24,22 +24,21 @@ from tests.contract.store.store import Accepted, Grant, Rejected, Store, World
 from tests.support.audit import audit
 from tests.support.databases import place_database
 from tests.support.lives import live
-from tests.support.records import tier_of
+from tests.support.records import RECORDED, tier_of
 from tests.support.servers import Server
 
 from fairlane.gateway.credits import reconciliation as reconciliation_module
 from fairlane.gateway.credits.balances import Balances
-from fairlane.gateway.credits.ledger import rows_of
+from fairlane.gateway.credits.ledger import read_charge, rows_of
 from fairlane.gateway.credits.reconciliation import BalanceReconciler
 from fairlane.gateway.database.address import FILE, parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import GRANTED, LedgerRow, ledger
 from fairlane.gateway.prices.prices import unpack
 from fairlane.gateway.records import outbox as outbox_module
-from fairlane.gateway.records.ends import EndTable
-from fairlane.gateway.records.entries import read_charge
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import GROUP, Outbox
+from fairlane.gateway.records.records import EndTable
 from fairlane.gateway.usage.usage import UsageTable
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.metrics import Recorder
@@ -91,7 +90,7 @@ class LedgerMachine(RuleBasedStateMachine):
         scheduler = self.replicas[0].scheduler
         self.balances = Balances(self.database, scheduler)
         self.reconciler = BalanceReconciler(self.database, scheduler, link, self.world.keys, Recorder())
-        tables = {"usage": EndTable(ErasedUsers(self.database), UsageTable(tier_of)).write}
+        tables = {"usage": EndTable(ErasedUsers(self.database), RECORDED, UsageTable(tier_of)).write}
         self.outboxes = [Outbox(link, self.world.keys, self.database, tables, Recorder()) for _ in range(2)]
         self.world.call("XGROUP", "CREATE", self.world.keys("outbox"), GROUP, "0", "MKSTREAM")
 

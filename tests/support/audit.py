@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from fairlane.gateway.credits.ledger import read_charge
 from fairlane.gateway.database.tables import UsageRow
-from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
+from fairlane.gateway.records.entries import read_usage
+from fairlane.gateway.webhooks.enqueue import read_announced
 from fairlane.queues.keys import BALANCE, CHAIN, KEYS, LIMIT, POOL, RECORD, SPEC, UPSTREAM, Key
 from fairlane.queues.replies import decode_map, decode_values, read_state, texts
 from fairlane.queues.store.link import Arg
@@ -197,7 +199,8 @@ def check_chains(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
     parts_of = defaultdict[str, dict[str, dict[str, str]]](dict)
     for task, record in tasks.items():
         if "chain" in record:
-            assert record["chain"] in chains, (task, record)
+            over = record["state"] in TERMINAL and task not in in_slots
+            assert record["chain"] in chains or over, (task, record)  # ended parts may be kept for longer
             parts_of[record["chain"]][task] = record
     for task, record in chains.items():
         fields = shot.one("chain", task)
@@ -256,8 +259,8 @@ def check_outbox(
     assert {kind for kind, _ in entries} <= {b"usage", b"audit", b"charge"}
     rows = [_usage(packed) for kind, packed in entries if kind == b"usage"]
     assert gone <= {row.chain or row.task for row in rows}, "nothing is forgotten before its end"
-    rows = [row for row in rows if (row.chain or row.task) not in gone]
-    rows = [row for row in rows if row.part is None or row.task in tasks]  # parts are kept for a minute
+    # those of tasks that are still there: an ended part is kept for a minute, whenever its chain goes
+    rows = [row for row in rows if (row.task if row.part is not None else row.chain or row.task) in tasks]
     holding = set(in_slots) | parts_that_hold(tasks, in_slots)
     over = {task for task, record in tasks.items() if record["state"] in TERMINAL and task not in holding}
     names, ends = list[str](), dict[str, str]()

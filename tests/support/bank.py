@@ -8,23 +8,23 @@ from typing import Any
 
 from sqlalchemy import func, select
 from tests.contract.store.store import sample_ends
-from tests.support.records import KEYS, tier_of
+from tests.support.records import KEYS, RECORDED, tier_of
 
 from fairlane.gateway.credits.balances import Balances
-from fairlane.gateway.credits.ledger import rows_of
+from fairlane.gateway.credits.ledger import read_charge, rows_of
 from fairlane.gateway.credits.reconciliation import BalanceReconciler
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import GRANTED, LedgerRow, balances, ledger
-from fairlane.gateway.records.ends import EndTable
-from fairlane.gateway.records.entries import read_charge
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import Outbox, Table
+from fairlane.gateway.records.records import EndTable
 from fairlane.gateway.usage.usage import UsageTable
-from fairlane.queues.chains import ChainEnd, ChainStart, StageEntry, Step
+from fairlane.queues.chains import ChainEnd, ChainStart, StageEntry, Step, advance, parse_advance
 from fairlane.queues.credits import BalanceStore
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Limits, Scheduler
+from fairlane.queues.store.address import Address
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 from fairlane.queues.tasks import End, Grant, Rejection, State, Submitted, TaskSpec, Used
@@ -44,8 +44,8 @@ class Bank:
         self.balance_store = BalanceStore(self.scheduler)
         erased = ErasedUsers(database)
         tables: dict[str, Table] = {
-            "usage": EndTable(erased, UsageTable(tier_of)).write,
-            "charge": EndTable(erased).write,
+            "usage": EndTable(erased, RECORDED, UsageTable(tier_of)).write,
+            "charge": EndTable(erased, RECORDED).write,
         }
         self.outbox = Outbox(link, KEYS, database, tables, Recorder())
         self.metrics = Recorder()
@@ -63,8 +63,10 @@ class Bank:
         name = task or f"{self.scheduler.replica}-{next(self._numbers)}"
         extras = {"price": PRICE, "quota": "k"} | more
         spec = TaskSpec(name, "m", "free", user, b"{}", estimated_input=100, extras=extras)
+        if chain is not None:
+            chain.begin(spec)
         for _ in range(3):
-            reply = await self.scheduler.submit(spec, 0, self.scheduler.nonce(), "w", chain=chain)
+            reply = await self.scheduler.submit(spec, 0, self.scheduler.nonce(), "w")
             answer = self.scheduler.parse_submit(reply)
             if not isinstance(answer, Rejection) or answer.reason != "no_balance":
                 break
@@ -77,7 +79,7 @@ class Bank:
 
     async def advance(self, grant: Grant, tokens: int, then: StageEntry | ChainEnd | None) -> str:
         step = Step(b"{}", Used(tokens, 0), self.scheduler.nonce(), then, worker="w")
-        return self.scheduler.parse_advance(await self.scheduler.advance(grant, 2, [], step)).outcome
+        return parse_advance(self.scheduler, await advance(self.scheduler, grant, 2, [], step)).outcome
 
     async def finish(self, grant: Grant, tokens: int, state: State = State.COMPLETED) -> str:
         end = End(
@@ -143,7 +145,7 @@ class Bank:
 async def banking(redis_url: str, database_url: str, replica: str = "r1") -> AsyncIterator[Bank]:
     """A replica, which has been set up."""
     database = Database(parse_address(database_url, Path()))
-    link = RedisLink(redis_url, load_scripts(), KEYS.prefix, metrics=Recorder())
+    link = RedisLink(Address(redis_url), load_scripts(), KEYS.prefix, metrics=Recorder())
     await database.start()
     await link.start()
     bank = Bank(link, database, replica)

@@ -68,7 +68,7 @@ class Subscription:
 
     def __init__(self, socket_path: str, channel: str) -> None:
         self._connection = Connection(socket_path)
-        self._connection.call("SUBSCRIBE", channel)
+        self._connection.call("SSUBSCRIBE", channel)
 
     def drain(self) -> list[bytes]:
         self._connection.send("PING")

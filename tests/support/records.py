@@ -9,19 +9,23 @@ from typing import Any
 import msgspec
 from sqlalchemy import func, select
 
+from fairlane.gateway.attached import Attached
 from fairlane.gateway.audit.log import as_shown
 from fairlane.gateway.audit.rejections import write_rejections
 from fairlane.gateway.audit.table import AuditTable
+from fairlane.gateway.credits.ledger import charge
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import metadata, usage, usage_sums, usage_users
-from fairlane.gateway.records.ends import EndTable
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.outbox import Outbox, Table
+from fairlane.gateway.records.records import EndTable
 from fairlane.gateway.records.retention import Retention
 from fairlane.gateway.usage.usage import DAY_MS, UsageTable
+from fairlane.gateway.webhooks.enqueue import announce
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.metrics import Recorder
+from fairlane.queues.store.address import Address
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 
@@ -92,6 +96,10 @@ async def put(link: RedisLink, *packed: bytes, kind: str = "usage") -> None:
         await one
 
 
+RECORDED = [Attached(recorded=charge), Attached(recorded=announce)]
+"""What features write at the end of a task."""
+
+
 def tier_of(queue: str) -> str:
     return queue.partition("_")[0]
 
@@ -101,14 +109,14 @@ async def carrying(redis_url: str, database_url: str) -> AsyncIterator[tuple[Out
     """A replica's part that carries entries, which is not started."""
     metrics = Recorder()
     database = Database(parse_address(database_url, Path()))
-    link = RedisLink(redis_url, load_scripts(), KEYS.prefix, metrics=metrics)
+    link = RedisLink(Address(redis_url), load_scripts(), KEYS.prefix, metrics=metrics)
     await database.start()
     await link.start()
     try:
         erased = ErasedUsers(database)
         tables: dict[str, Table] = {
-            "usage": EndTable(erased, UsageTable(tier_of)).write,
-            "charge": EndTable(erased).write,
+            "usage": EndTable(erased, RECORDED, UsageTable(tier_of)).write,
+            "charge": EndTable(erased, RECORDED).write,
             "audit": AuditTable(as_shown, erased).write,
             "rejections": write_rejections,
         }

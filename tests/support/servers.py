@@ -60,6 +60,10 @@ class Server:
     def tcp_url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         """Start and wait until it answers."""
         command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]

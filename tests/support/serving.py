@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -20,6 +21,8 @@ from fairlane.gateway.settings import Settings, WorkerKey
 from fairlane.gateway.settings.parts import TuningSettings
 
 DEADLINE_S = 15.0
+POOLS = int(os.environ.get("FAIRLANE_TEST_POOLS", "1"))
+"""Pools of gateways in tests that set no number."""
 WORKER_TOKEN = "the-token-of-the-tests-workers"
 """What workers of tests present. A gateway of `serving` with keys takes it, unless it is given `workers` of its own."""
 
@@ -64,10 +67,11 @@ def tuned(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def serving(redis_url: str, tmp_path: Path, **overrides: Any) -> AsyncIterator[Served]:
+async def serving(redis_url: str | list[str], tmp_path: Path, **overrides: Any) -> AsyncIterator[Served]:
     """A gateway in this process on a free port, with settings on top of the defaults."""
     if overrides.get("keys"):
         overrides.setdefault("workers", [WorkerKey(id="tests", sha256=digest(WORKER_TOKEN))])
+    overrides.setdefault("pools", POOLS)
     given = {"port": 0, "data_dir": tmp_path, "redis_url": redis_url, "drain_ms": 200, **tuned(overrides)}
     settings = Settings(**given)
     if settings.database_url is None:
@@ -76,7 +80,7 @@ async def serving(redis_url: str, tmp_path: Path, **overrides: Any) -> AsyncIter
     listener.bind(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     with contextlib.closing(listener):  # whoever does not start leaves it
-        async with open_gateway(settings, redis_url) as gateway:
+        async with open_gateway(settings, settings.redis_urls) as gateway:
             server = make_server(gateway, settings)
             task = asyncio.create_task(server.serve(sockets=[listener]))
             try:

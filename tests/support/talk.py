@@ -133,7 +133,7 @@ class Talk:
 
 
 @contextlib.asynccontextmanager
-async def talking(redis_url: str, tmp_path: Path, **settings: Any) -> AsyncIterator[Talk]:
+async def talking(redis_url: str | list[str], tmp_path: Path, **settings: Any) -> AsyncIterator[Talk]:
     """A gateway with these settings, and a caller of it."""
     async with serving(redis_url, tmp_path, **settings) as served, caller_of(served) as talk:
         yield talk

@@ -11,7 +11,6 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
-from fairlane.queues.chains import ChainStart
 from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.scheduler import MAX_TAKEN, Scheduler
 from fairlane.queues.tasks import (
@@ -75,19 +74,17 @@ class Slots(ABC):
         grace_s = self.scheduler.limits.stop_grace_ms / 1000
         return grace_s - min(STOPS_EARLIER_S, grace_s / 4)
 
-    def submit(
-        self, task: TaskSpec, chain: ChainStart | None = None, follow: bool = False
-    ) -> Awaitable[SubmitAnswer]:
-        """Queue a task, the first stage of a `chain` if there is one, unless its idempotency key names a task. `follow`: as
-        `Scheduler.submit` has it. Raise StoreUnavailable. The task does not run later then, unless it has an idempotency key, so
-        that its client can repeat the request, or is submitted again by its id."""
+    def submit(self, task: TaskSpec, follow: bool = False) -> Awaitable[SubmitAnswer]:
+        """Queue a task, unless its idempotency key names one. `follow`: as `Scheduler.submit` has it. Raise StoreUnavailable. The
+        task does not run later then, unless it has an idempotency key, so that its client can repeat the request, or is submitted
+        again by its id."""
         done: asyncio.Future[SubmitAnswer] = self.loop.create_future()
         scheduler = self.scheduler
         if scheduler.outbox_full:
             done.set_result(Rejection("outbox_full"))
             return done
         worker, want = self.pool.reserve(task.model, 1, task.task_type) or (None, 0)
-        if chain is None:
+        if not task.blobs:  # a feature may give its worker another payload
             self.payloads.put(task.id, task.payload)
         try:
             reply = scheduler.submit(
@@ -95,14 +92,13 @@ class Slots(ABC):
                 follow=follow,
                 named=worker is not None and worker.models != (ANY,),
                 upstream=worker.upstream if worker else "",
-                chain=chain,
             )
         except StoreUnavailable:
             self.payloads.pop(task.id)
             if worker:
                 worker.reserve(-want)
             raise
-        task.payload = b""  # its caller may wait for long; the store and the cache have it
+        task.payload, task.blobs = b"", ()  # its caller may wait for long; the store and the cache have it
         reply.add_done_callback(partial(self._on_submitted, task.id, task.again, worker, want, done))
         return done
 
@@ -244,6 +240,8 @@ class Slots(ABC):
             self.assign_task(grant, worker)
         if not grants and (self._missed_wakeups or worker.changed):
             self._on_no_grant(worker)
+        if not reserved and self.scheduler.spans(worker.models):
+            self.fill(worker)
 
     def hold(self, worker: Worker, ms: int) -> None:
         """Give a worker no task for a while."""

@@ -4,14 +4,28 @@
 -- other file is a module: it returns a table, or registers scripts. A script gets named arguments (a msgpack map) and byte strings (`args`
 -- from 2 on), and returns a map and byte strings. Records and models are tables (records.lua, models.lua): a script reads each one once, and
 -- writes the changed ones when it ends.
+
+-- Lua's own functions as locals, because Redis finds a global only in the second table that it asks. The first script sets them, since they do
+-- not exist while a library is loaded.
+local function globals() return math, string, table, pairs, ipairs, next, unpack, setmetatable, cmsgpack, struct end
+local math, string, table, pairs, ipairs, next, unpack, setmetatable, cmsgpack, struct
+
 local call
 local US -- microseconds
 local US_TEXT
 local NOW -- milliseconds
 local NOW_TEXT
 local FOREVER = 9007199254740991
-local unit_of_work = {} -- modules with `begin`, which is called before each script, and, if they need it, `flush`, called after
--- it (it may add to what modules before it write), and `next_call(ok)`, called between calls that share a script
+local tables_of_script = {}
+local unit_of_work = {} -- modules with functions that are called before each script (`begin`), after it (`flush`; it may add to what modules
+-- before it write), and between calls that share a script (`next_call(ok)`). A module needs only some of them
+
+-- Return a table that is emptied before each script.
+local function table_of_script()
+  local entries = {}
+  tables_of_script[#tables_of_script + 1] = entries
+  return entries
+end
 
 local function run_one(body, args)
   local reply = { body(cmsgpack.unpack(args[1]), args) }
@@ -37,6 +51,18 @@ local function run_each(body, args)
   return replies
 end
 
+-- Return a number as text, without its fraction. (If Redis has to convert an argument that is a number, that takes twice as long.) Small
+-- numbers are cached, and the last one, because several commands in a row get the same instant or epoch.
+local small, last_number, last_text = {}, nil, nil
+local function whole(number)
+  local text = small[number]
+  if text then return text end
+  if number == last_number then return last_text end
+  text = string.format('%d', number)
+  if number >= 0 and number < 1000 then small[math.floor(number)] = text else last_number, last_text = number, text end
+  return text
+end
+
 -- Register a script. `flag`: 'no-writes' if it only reads; 'allow-oom' if it frees more memory than it takes, or keeps running tasks alive:
 -- a full Redis still runs it, and rejects the others as a whole; or nil. `many`: the script runs several calls (RedisLink.run_with_others).
 local function script(name, flag, body, many)
@@ -44,11 +70,18 @@ local function script(name, flag, body, many)
     function_name = LIBRARY .. '_' .. name,
     flags = { flag },
     callback = function(prefixes, args)
+      if not call then math, string, table, pairs, ipairs, next, unpack, setmetatable, cmsgpack, struct = globals() end
       call, P = redis.call, prefixes[1]
       US = clock_us()
-      US_TEXT = string.format('%d', US)
+      US_TEXT = whole(US)
       NOW, NOW_TEXT = math.floor(US / 1000), string.sub(US_TEXT, 1, -4)
-      for i = 1, #unit_of_work do unit_of_work[i].begin() end
+      for i = 1, #tables_of_script do
+        local entries = tables_of_script[i]
+        for key in pairs(entries) do entries[key] = nil end
+      end
+      for i = 1, #unit_of_work do
+        if unit_of_work[i].begin then unit_of_work[i].begin() end
+      end
       local reply = many and run_each(body, args) or run_one(body, args)
       if flag ~= 'no-writes' then
         for i = #unit_of_work, 1, -1 do
@@ -58,24 +91,6 @@ local function script(name, flag, body, many)
       return reply
     end,
   })
-end
-
--- Return a number as text, without its fraction. (If Redis has to convert an argument that is a number, that takes twice as long.) Small
--- numbers are cached.
-local small = {}
-local function whole(number)
-  local text = small[number]
-  if text then return text end
-  text = string.format('%d', number)
-  if number >= 0 and number < 1000 then small[math.floor(number)] = text end
-  return text
-end
-
--- Return the same, with a cache of the last number, because several commands in a row get the same instant or epoch.
-local last_number, last_text
-local function whole_again(number)
-  if number ~= last_number then last_number, last_text = number, whole(number) end
-  return last_text
 end
 
 -- Return a stored number; 0 if there is none. (An addition converts text in half the time of `tonumber`.)
@@ -88,7 +103,7 @@ local function passed(instant) return instant ~= nil and instant ~= false and in
 local function earlier(at, instant) return instant and instant > 0 and instant < at and instant or at end
 
 -- Publish to a replica. Return the number of receivers.
-local function publish(replica, message) return call('PUBLISH', keys.channel(replica), message) end
+local function publish(replica, message) return call('SPUBLISH', keys.channel(replica), message) end
 
 -- Return the data of an event that a script creates. `rest`: its fields, without braces.
 local function event_data(id, rest) return '{"taskId":"' .. id .. '","ts":' .. NOW_TEXT .. ',' .. rest .. '}' end
@@ -105,6 +120,23 @@ local function memoize(parse)
     end
     return value
   end
+end
+
+-- Return a cache of tables by key, with the packed text of each: a script need not unpack what another has written. `take` returns the table that
+-- was put with this text, if that is what is stored now, and removes it, because the script may change it and then fail.
+local function packed_tables()
+  local cache, texts, tables, number = {}, {}, {}, 0
+  function cache.put(key, text, value)
+    if number == 1000 then texts, tables, number = {}, {}, 0 end
+    texts[key], tables[key], number = text, value, number + 1
+  end
+  function cache.take(key, text)
+    local before, value = texts[key], tables[key]
+    if not before then return nil end
+    texts[key], tables[key], number = nil, nil, number - 1
+    return before == text and value or nil
+  end
+  return cache
 end
 
 -- Return whether a model is an endpoint: workers that serve every model (`*`) do not run it.

@@ -28,7 +28,7 @@ local function choose(model, comer, limited)
         end
         if before then chosen, chosen_lane, chosen_owed = queue, lane, owed end
       else
-        skipped[#skipped + 1] = lane
+        skipped[#skipped + 1] = queue
       end
     end
   end
@@ -65,7 +65,7 @@ function eligible.turn(name, comer)
   if at then return nil, why ~= 'unsent' and at or FOREVER end
   local queue, first, skipped = choose(model, comer, limited)
   if not queue then return nil end
-  return { queue = queue, lane = model.open[queue], moves_to = first, last = free == 1, skipped = skipped }
+  return { queue = queue, lane = models.lane(model, queue), moves_to = first, last = free == 1, skipped = skipped }
 end
 
 return eligible

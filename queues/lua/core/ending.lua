@@ -154,11 +154,9 @@ end
 -- Accounts of the tasks that ended together with another one in this call.
 local related = {}
 
-function ending.begin()
-  if related[1] then related = {} end
-end
-
 function ending.next_call() related = {} end
+
+ending.begin = ending.next_call
 
 function ending.add_related(task) related[#related + 1] = ending.account(task) end
 

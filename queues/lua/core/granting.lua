@@ -1,8 +1,11 @@
 -- Grants: a task gets a slot, and an attempt begins.
 local granting = {}
-local MAX_TAKEN = 64 -- in one call, because Redis serves no other call meanwhile
+local MAX_TAKEN = 64 -- in one script, because Redis serves no other call meanwhile
 local MAX_LOOKED_AT = 1000 -- for the same reason, with tasks that cannot start
+local grants_left, looks_left -- of the calls of this script
 local LEAD = 600000 * 4096 -- ten minutes of a slot
+
+function granting.begin() grants_left, looks_left = MAX_TAKEN, MAX_LOOKED_AT end
 
 -- Return the expected output of a task in tokens: the user's running mean, else the model's, else the request's limit (up to 4,096, as
 -- nothing is known yet), else 256.
@@ -51,7 +54,7 @@ end
 
 -- Return the instant at which the sweep must check a running task whose lease ends at `lease_end`.
 function granting.run_instant(task, lease_end)
-  return whole_again(earlier(earlier(lease_end, task.attempt_deadline), task.linger_at))
+  return whole(earlier(earlier(lease_end, task.attempt_deadline), task.linger_at))
 end
 
 -- Begin an attempt of a task. `turn`: the turn of its lane (eligible.lua); `tag`: the start tag of its flow; `in_line`: whether the task is in
@@ -104,7 +107,7 @@ end
 
 -- Mark the lanes that were passed over, and lift the lane whose turn it is if it was passed over before: like one that was idle.
 local function lift_skipped(model, turn)
-  for _, lane in ipairs(turn.skipped) do lane.skipped = true end
+  for _, queue in ipairs(turn.skipped) do models.lane(model, queue).skipped = true end
   if turn.lane.skipped then
     turn.lane.skipped = nil
     lanes.lift(model, turn.lane)
@@ -219,14 +222,14 @@ local function add_grant(grants, task, run, start)
 end
 
 -- Take up to `ask.want` tasks for a worker that serves `ask.models` ({'*'}: every model), in the order of the models' line. If slots stay
--- free, the replica is remembered as idle, so that the next task wakes it. If other replicas could still start tasks of these models or of
--- `freed` (a model with a slot that became free in this script), they are woken. Return the grants, their ids, and `later` (waking.lua).
+-- free, the replica is remembered as idle, so that the next task wakes it. If replicas could still start tasks of these models or of `freed` (a
+-- model with a slot that became free in this script), they are woken. Return the grants, their ids, and `later` (waking.lua).
 function granting.take(ask, freed)
-  local grants, ids, later, left = {}, {}, {}, {}
-  local want = math.min(ask.want, MAX_TAKEN)
-  local grant = { replica = ask.replica, worker = ask.worker, upstream = ask.upstream, ms = ask.grant_ms, looks = MAX_LOOKED_AT }
+  local grants, ids, later = {}, {}, {}
+  local want = math.min(ask.want, grants_left)
+  local grant = { replica = ask.replica, worker = ask.worker, upstream = ask.upstream, ms = ask.grant_ms, looks = looks_left }
   local waiting, shared = line_of(ask.models)
-  while #ids < want and waiting[1] do
+  while #ids < want and grant.looks > 0 and waiting[1] do
     local entry = table.remove(waiting, 1)
     local name = entry[1]
     grant.token = ask.nonce .. ':' .. whole(#ids + 1)
@@ -250,14 +253,13 @@ function granting.take(ask, freed)
       local why = start
       if name == freed and not why.upstream then freed = nil end
       if why.at and why.at < FOREVER then waking.note_later(later, name, why.at, why.upstream) end
+      if grant.looks == 0 then table.insert(waiting, 1, entry) end
     end
   end
-  if #ids < want then
-    waking.idle(ask.models, ask.replica)
-  else
-    for i = 1, math.min(#waiting, 16) do left[#left + 1] = waiting[i][1] end
-  end
-  for _, name in ipairs(left) do
+  grants_left, looks_left = grants_left - #ids, grant.looks
+  if #ids < math.min(ask.want, MAX_TAKEN) then waking.idle(ask.models, ask.replica) end
+  for i = 1, math.min(#waiting, 16) do
+    local name = waiting[i][1]
     if name == freed then freed = nil end
     waking.wake(name, later)
   end
@@ -290,4 +292,5 @@ function granting.take_once(ask, freed)
   return grants, later
 end
 
+unit_of_work[#unit_of_work + 1] = granting
 return granting

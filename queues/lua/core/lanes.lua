@@ -16,12 +16,7 @@
 local lanes = {}
 local LEARNED_S = 3600 -- the means of a user are used for this long
 local FADE_MS = 30000
-local users, changed = {}, {}
-
-function lanes.begin()
-  if users[1] then users = {} end
-  if next(changed) then changed = {} end
-end
+local users, changed = table_of_script(), table_of_script()
 
 -- The stored form of a user in a lane: the flow's `tag` while it is neither in line nor parked; its `lifts` while its tasks run; numbers of
 -- tasks that are `running`, in the flow (`waiting`) and set aside (`aside`); the means `output` (tokens) and `ms`; and `at`, when the last task
@@ -70,9 +65,7 @@ function lanes.user_of(task) return lanes.user(task.queue, task.model, task.user
 
 function lanes.step(cost, weight) return math.floor(cost * 4096 / weight + 0.5) end
 
-local function flow_weight(task) return task.weight and task.weight > 0 and task.weight or 1 end
-
-lanes.flow_weight = flow_weight
+function lanes.flow_weight(task) return task.weight and task.weight > 0 and task.weight or 1 end
 
 -- Return the step by which a model moves back in the line of models that share workers: the expected time in a slot divided by the number
 -- of waiting users. So models get workers' time in proportion to their users.
@@ -261,7 +254,7 @@ function lanes.charge(task, more)
   local user, model = lanes.user_of(task), models.get(name)
   local lane = models.lane(model, queue)
   local lane_step = lanes.step(more, account.weight)
-  local flow_step = lanes.step(more, flow_weight(task))
+  local flow_step = lanes.step(more, lanes.flow_weight(task))
   lane.tag = lane.tag + beyond(lane_step, lane.lifts - account.lane_lifts)
   lane.charged = lane.charged + more
   local move = beyond(flow_step, user.lifts - account.flow_lifts)

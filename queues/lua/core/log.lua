@@ -46,7 +46,7 @@ function log.add(task, epoch, kind, data, except)
   local top = log.top(task)
   if top == 0 then task.log_bytes = 0 end
   task.top = top + 1
-  local event_id = whole_again(epoch) .. '-' .. whole(task.top)
+  local event_id = whole(epoch) .. '-' .. whole(task.top)
   call('XADD', keys.log(task.id), event_id, 'type', kind, 'data', data)
   if task.log_bytes then task.log_bytes = task.log_bytes + #data + 64 end
   publish_event(task, event_id, kind, data, except)

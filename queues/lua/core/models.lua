@@ -4,17 +4,14 @@
 --
 -- Settings are read at most once a second: the library keeps them in memory. Scripts that change settings update this cache.
 local models = {}
-local MAX_CACHED = 1000
-local loaded, changed, fields = {}, {}, {}
-local waiting, more_waiting = {}, {} -- of queues: tasks, as read; how many this script has added
-local settings, read_at, cached = {}, {}, 0
+local loaded, changed, fields = table_of_script(), table_of_script(), table_of_script()
+local waiting, more_waiting = table_of_script(), table_of_script() -- of queues: tasks, as read; how many this script has added
+local pools, settings = {}, nil -- settings by pool; of this pool: since when (us), of models (m) and queues (q)
+local stored = packed_tables()
 
 function models.begin()
-  if next(loaded) then loaded = {} end
-  if next(changed) then changed = {} end
-  if next(fields) then fields = {} end
-  if next(waiting) then waiting = {} end
-  if next(more_waiting) then more_waiting = {} end
+  settings = pools[P]
+  if not settings or US - settings.since >= 1000000 or US < settings.since then models.forget_settings() end
 end
 
 -- The stored form of a lane: seven numbers; its departures (their number, the ms that they took, the time of the last); 1 if it was passed over.
@@ -34,9 +31,15 @@ end
 
 function models.flush()
   for name, model in pairs(changed) do
-    for queue, lane in pairs(model.open) do model.lanes[queue] = pack_lane(lane) end
+    local key, open = keys.model(name), model.open
+    for queue, lane in pairs(open) do
+      if lane.changes then model.lanes[queue], lane.changes = pack_lane(lane), nil end
+    end
     model.open = nil
-    call('HSET', keys.model(name), 'state', cmsgpack.pack(model), unpack(fields[name] or {}))
+    local state = cmsgpack.pack(model)
+    model.open = open
+    call('HSET', key, 'state', state, unpack(fields[name] or {}))
+    stored.put(key, state, model)
   end
   for queue, by in pairs(more_waiting) do
     if by ~= 0 then call('HINCRBY', keys.queue(queue), 'waiting', whole(by)) end
@@ -63,20 +66,17 @@ function models.in_effect(values)
   return held
 end
 
-local function keep_settings(key, packed)
-  if cached >= MAX_CACHED then settings, read_at, cached = {}, {}, 0 end
-  cached = cached + 1
-  settings[key], read_at[key] = { __index = packed and models.in_effect(cmsgpack.unpack(packed)) or {} }, US
-  return settings[key]
+local function keep_settings(kind, name, packed)
+  local of = { __index = packed and models.in_effect(cmsgpack.unpack(packed)) or {} }
+  settings[kind][name] = of
+  return of
 end
 
-local function recent_settings(key)
-  local age = read_at[key] and US - read_at[key]
-  return age and age >= 0 and age < 1000000 and settings[key] or nil
+-- Empty the cache: the store may have been emptied, or a second is over.
+function models.forget_settings()
+  settings = { since = US, m = {}, q = {} }
+  pools[P] = settings
 end
-
--- Empty the cache, because the store may have been emptied.
-function models.forget_settings() settings, read_at, cached = {}, {}, 0 end
 
 -- Return a model: its settings and its state in one table. `lanes`: all lanes by queue, packed; `open`: lanes that were unpacked; `users`:
 -- number of flows in line. `field`: another field of its hash, whose value is returned too.
@@ -84,18 +84,18 @@ function models.get(name, field)
   local model = loaded[name]
   if model then return model, field and call('HGET', keys.model(name), field) end
   local key, state, value, packed = keys.model(name), nil, nil, nil
-  local of = recent_settings(key)
+  local of = settings.m[name]
   if not of then
     state, value, packed = unpack(call('HMGET', key, 'state', field or 'state', 'settings'))
-    of = keep_settings(key, packed)
+    of = keep_settings('m', name, packed)
   elseif field then
     state, value = unpack(call('HMGET', key, 'state', field))
   else
     state = call('HGET', key, 'state')
   end
-  model = setmetatable(state and cmsgpack.unpack(state) or { lanes = {}, virtual_time = 0, users = 0, seen_at = 0, used_at = 0 }, of)
-  model.open = {}
-  loaded[name] = model
+  model = stored.take(key, state) or state and cmsgpack.unpack(state) or { lanes = {}, virtual_time = 0, users = 0, seen_at = 0, used_at = 0 }
+  model.open = model.open or {}
+  loaded[name] = setmetatable(model, of)
   if model.extras then records.extras = true end
   return model, value
 end
@@ -106,7 +106,7 @@ function models.use_extras(model) model.extras, records.extras = true, true end
 -- Write a model when the script ends.
 function models.save(name) changed[name] = loaded[name] end
 
--- Return the lane of a queue of a model.
+-- Return the lane of a queue of a model, which the caller may change.
 function models.lane(model, queue)
   local lane = model.open[queue]
   if not lane then
@@ -115,13 +115,15 @@ function models.lane(model, queue)
       or { tag = 0, v = 0, lifts = 0, charged = 0, waiting = 0, users = 0, running = 0, gone = { 0, 0, NOW } }
     model.open[queue] = lane
   end
+  lane.changes = true
   return lane
 end
 
--- Return all lanes of a model, by queue.
+-- Return all lanes of a model, by queue, to read them.
 function models.lanes(model)
-  for queue in pairs(model.lanes) do models.lane(model, queue) end
-  return model.open
+  local open = model.open
+  for queue, packed in pairs(model.lanes) do open[queue] = open[queue] or unpack_lane(packed) end
+  return open
 end
 
 -- Record the use of a model, at most once a minute, so that the sweep does not remove it.
@@ -137,7 +139,7 @@ function models.remove(name)
   local key = keys.model(name)
   call('DEL', key)
   call('ZREM', keys.models(), name)
-  loaded[name], changed[name], settings[key], read_at[key] = nil, nil, nil, nil
+  loaded[name], changed[name], settings.m[name] = nil, nil, nil
 end
 
 -- Return how many tasks wait in a queue, over all models.
@@ -154,8 +156,7 @@ end
 
 -- Return the settings of a queue.
 function models.queue(name)
-  local key = keys.queue(name)
-  local of = recent_settings(key) or keep_settings(key, call('HGET', key, 'settings'))
+  local of = settings.q[name] or keep_settings('q', name, call('HGET', keys.queue(name), 'settings'))
   return of.__index
 end
 
@@ -163,7 +164,7 @@ end
 function models.write_settings(kind, name, values)
   local key = kind == 'm' and keys.model(name) or keys.queue(name)
   if next(values) then call('HSET', key, 'settings', cmsgpack.pack(values)) else call('HDEL', key, 'settings') end
-  local of = keep_settings(key, next(values) and cmsgpack.pack(values))
+  local of = keep_settings(kind, name, next(values) and cmsgpack.pack(values))
   if kind == 'm' and loaded[name] then setmetatable(loaded[name], of) end
 end
 

@@ -4,6 +4,7 @@ local outbox = {}
 -- Record an action for the audit log: actor, address, action, target, and the values before and after it, maps or JSON. `mark`
 -- distinguishes the entry from others of this instant. Return its id.
 function outbox.action(action)
+  if action.noted == false then return '' end -- another pool has the entry
   action.id = US_TEXT .. '-' .. action.mark
   call('XADD', keys.outbox(), '*', 'audit', cmsgpack.pack(action))
   call('HSET', keys.pool(), 'acted', action.id)

@@ -1,24 +1,21 @@
 -- Records of tasks. A record has two parts: `spec`, which the gateway wrote when it submitted the task, and `run`, which the scripts
 -- write. `records.load` returns both as one table: a field of `run` hides the field of `spec`, and the value false removes it.
 local records = {}
-local loaded, changed, new, payload = {}, {}, {}, {}
-local begun = {} -- ids of records that this call has begun
+local loaded, changed, new, payload = table_of_script(), table_of_script(), table_of_script(), table_of_script()
+local begun = table_of_script() -- ids of records that this call has begun
+local stored = packed_tables() -- of tasks that have not ended and whose records are small
+local SMALL = 8192 -- bytes
 
 function records.begin()
   records.extras = false -- whether a task or a model that this script has read uses a feature
-  if next(loaded) then loaded = {} end
-  if next(changed) then changed = {} end
-  if next(new) then new = {} end
-  if next(payload) then payload = {} end
-  if begun[1] then begun = {} end
 end
 
 -- Forget the records that a call has begun and does not store, because it rejected the task or failed.
 function records.next_call(ok)
-  for _, id in ipairs(begun) do
+  for i, id in ipairs(begun) do
     if not (ok and new[id]) then loaded[id], changed[id], new[id], payload[id] = nil, nil, nil, nil end
+    begun[i] = nil
   end
-  begun = {}
 end
 
 local function with_spec(run, id, spec)
@@ -32,9 +29,11 @@ end
 function records.load(id)
   local task = loaded[id]
   if task == nil then
-    local parts = call('HMGET', keys.task(id), 'run', 'spec')
-    task = parts[1] and with_spec(cmsgpack.unpack(parts[1]), id, parts[2])
+    local key = keys.task(id)
+    local parts = call('HMGET', key, 'run', 'spec')
+    task = parts[1] and (stored.take(key, parts[1]) or with_spec(cmsgpack.unpack(parts[1]), id, parts[2]))
     loaded[id] = task
+    if task and task.extras then records.extras = true end
   end
   return task or nil
 end
@@ -80,7 +79,7 @@ end
 function records.remove(...)
   local names = {}
   for _, id in ipairs({ ... }) do
-    loaded[id], changed[id] = false, nil
+    if loaded[id] then loaded[id], changed[id] = false, nil end
     for _, key in ipairs({ 'task', 'log', 'request', 'chain' }) do names[#names + 1] = keys[key](id) end
   end
   call('UNLINK', unpack(names))
@@ -89,15 +88,15 @@ end
 function records.flush()
   for id, task in pairs(changed) do
     local key, run, body = keys.task(id), type(task) == 'string' and task or cmsgpack.pack(task), payload[id]
-    if new[id] and body then
-      call('HSET', key, 'spec', new[id], 'run', run, 'payload', body)
-    elseif new[id] then
-      call('HSET', key, 'spec', new[id], 'run', run)
+    if new[id] then
+      call('HSET', key, 'spec', new[id], 'run', run, 'payload', body or '')
     elseif body then
       call('HSET', key, 'run', run, 'payload', body)
     else
       call('HSET', key, 'run', run)
     end
+    task = loaded[id]
+    if not task.ended_at and #run + #(task.spec_text or '') < SMALL then stored.put(key, run, task) end
   end
 end
 

@@ -4,7 +4,7 @@
 -- Ended tasks are in lines by retention time; each line has up to twice the retention of the line before. So in each line, tasks
 -- expire roughly in the order in which they ended.
 local retention = {}
-local added = 0 -- bytes that this script keeps
+local added = table_of_script() -- `bytes` that this script keeps
 local LINES = 24 -- of 1 s to half a year
 local OVERHEAD = 1024 -- estimated bytes of a record and its entries in lines
 local LEAST_LOG = 4096 -- bytes that Redis reserves for a log, however short it is
@@ -13,10 +13,8 @@ local function entry_of(task) return task.id .. ' ' .. whole(task.kept_bytes) en
 
 local function read_entry(entry) return string.match(entry, '^(%S+) (%d+)$') end
 
-function retention.begin() added = 0 end
-
 function retention.flush()
-  if added > 0 then call('HINCRBY', keys.pool(), 'kept', whole(added)) end
+  if added.bytes then call('HINCRBY', keys.pool(), 'kept', whole(added.bytes)) end
 end
 
 -- Return the lines of ended tasks.
@@ -33,7 +31,7 @@ function retention.keep(task, ms)
   else
     task.kept_bytes = math.max(log.size(task), LEAST_LOG) + (task.more_bytes or 0) + #task.spec_text + OVERHEAD
     task.log_bytes = nil
-    added = added + task.kept_bytes
+    added.bytes = (added.bytes or 0) + task.kept_bytes
   end
   ms = math.max(ms, 1000)
   task.expires_at = NOW + ms

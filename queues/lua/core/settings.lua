@@ -16,7 +16,8 @@ local function reset_charges(name, model)
     user.tag, user.lifts = 0, 0
     lanes.save_user(user)
   end)
-  for queue, lane in pairs(models.lanes(model)) do
+  for queue in pairs(models.lanes(model)) do
+    local lane = models.lane(model, queue)
     level(keys.flows(queue, name))
     level(keys.parked(queue, name))
     lane.tag, lane.v, lane.lifts = 0, 0, 0

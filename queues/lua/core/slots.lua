@@ -1,10 +1,6 @@
 -- Slots of models: leases of running tasks by their end. A script counts the slots of a model once.
 local slots = {}
-local counted = {}
-
-function slots.begin()
-  if next(counted) then counted = {} end
-end
+local counted = table_of_script()
 
 local function change(name, by)
   if counted[name] then counted[name] = counted[name] + by end
@@ -17,7 +13,7 @@ function slots.taken(name)
 end
 
 -- Take a slot of a model for a task, or change the end of its lease.
-function slots.take(name, id, lease) change(name, call('ZADD', keys.slots(name), whole_again(lease), id)) end
+function slots.take(name, id, lease) change(name, call('ZADD', keys.slots(name), whole(lease), id)) end
 
 -- Free the slot of a task. Return whether it had one.
 function slots.free(name, id)
@@ -26,5 +22,4 @@ function slots.free(name, id)
   return freed == 1
 end
 
-unit_of_work[#unit_of_work + 1] = slots
 return slots

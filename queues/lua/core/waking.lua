@@ -1,11 +1,6 @@
 -- Wake-ups: messages to replicas with free slots that a task can start.
 local waking = {}
-local offers, idle = {}, {} -- of names, as this script has read them; names for which it has remembered the replica
-
-function waking.begin()
-  if next(offers) then offers = {} end
-  if next(idle) then idle = {} end
-end
+local offers, idle = table_of_script(), table_of_script() -- of names, as this script has read them; names for which it has remembered the replica
 
 -- Return how many replicas have workers that offer a model by this name.
 local function number_of_offers(name)
@@ -34,7 +29,7 @@ end
 function waking.idle(names, replica)
   for _, name in ipairs(names) do
     if idle[name] ~= replica then
-      if call('ZADD', keys.idle(name), US_TEXT, replica) == 1 then call('PEXPIRE', keys.idle(name), '600000') end
+      if call('ZADD', keys.idle(name), 'NX', US_TEXT, replica) == 1 then call('PEXPIRE', keys.idle(name), '600000') end
       idle[name] = replica
     end
   end
@@ -80,5 +75,4 @@ function waking.wake_elsewhere(task)
   end
 end
 
-unit_of_work[#unit_of_work + 1] = waking
 return waking

@@ -5,9 +5,7 @@
 -- did not start it is tried last.
 local fallback = {}
 local MAX_MOVES = 10 -- in the history of a task
-local moved = {} -- pairs of models, and how many tasks, in this call
-
-function fallback.begin() moved = {} end
+local moved = table_of_script() -- pairs of models, and how many tasks, in this call
 
 -- Return the instant (ms) until which no task that requests this model starts, and why. 0: one can; FOREVER: no worker offers it, it is paused,
 -- or its breakers are open.
@@ -154,5 +152,4 @@ hooks.attach('sweep_often', nil, function()
   return more
 end)
 
-unit_of_work[#unit_of_work + 1] = fallback
 return fallback

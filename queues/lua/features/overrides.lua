@@ -104,7 +104,7 @@ end)
 
 -- Write an audit log entry of an override.
 local function audit(override, action, ask, before, after)
-  return outbox.action({ actor = ask.who, address = ask.address, mark = ask.mark, action = action, target = 'override ' .. override.id,
+  return outbox.action({ noted = ask.noted, actor = ask.who, address = ask.address, mark = ask.mark, action = action, target = 'override ' .. override.id,
     before = before, after = after })
 end
 
@@ -201,7 +201,7 @@ script('set_settings', nil, function(ask)
     override.settings = named
   end
   local before, after = apply(override)
-  local id = outbox.action({ actor = ask.who, address = ask.address, mark = ask.mark, action = 'update', target = ask.target .. ' ' .. ask.name,
+  local id = outbox.action({ noted = ask.noted, actor = ask.who, address = ask.address, mark = ask.mark, action = 'update', target = ask.target .. ' ' .. ask.name,
     before = before, after = after })
   return { outcome = 'ok', audit = id }, cmsgpack.pack(before), cmsgpack.pack(after)
 end)

@@ -17,14 +17,18 @@ import pytest
 from msgspec import msgpack
 from tests.support.direct import Connection, DirectLink, Subscription
 
+from fairlane.gateway.breakers.breakers import force_breaker
+from fairlane.gateway.credits.ledger import read_charge
 from fairlane.gateway.features import lua_modules, unmet
-from fairlane.gateway.records.entries import read_announced, read_charge, read_usage
+from fairlane.gateway.permits.store import release_permit, use_permit
+from fairlane.gateway.records.entries import read_usage
+from fairlane.gateway.webhooks.enqueue import read_announced
 from fairlane.queues import chains, idempotency, tasks
 from fairlane.queues.chains import ChainEnd, ChainStart, Part, StageEntry, Step
 from fairlane.queues.credits import BalanceStore, Funds
 from fairlane.queues.failures import FAILURES
 from fairlane.queues.keys import ANY_MODEL, KEYS, Keys, pool_prefix
-from fairlane.queues.limits import RATES
+from fairlane.queues.limits import RATES, read_allowance
 from fairlane.queues.limits import pack as pack_limits
 from fairlane.queues.overrides import ALL, Actor, Override, OverrideStore
 from fairlane.queues.overrides import Rejected as NotWritten
@@ -372,10 +376,14 @@ def sample_ends() -> Ends:
         no_worker=fragment("Worker disconnected", "NO_WORKER"),
         left=Fragment(b'"by":"client"', "CANCELLED"),
         unavailable=fragment("unavailable", "MODEL_UNAVAILABLE"),
-        permit_unreported=Fragment(b'"result":{"reported":false}', ""),
         busy=fragment("The provider takes no request", "MODEL_TOO_BUSY"),
-        permit_unused=fragment("The permit was not used in time", "PERMIT_EXPIRED"),
     )
+
+
+PERMIT_ENDS = {
+    "permit_unreported": Fragment(b'"result":{"reported":false}', ""),
+    "permit_unused": fragment("The permit was not used in time", "PERMIT_EXPIRED"),
+}
 
 
 class World:
@@ -407,7 +415,9 @@ class World:
             self.advance(0)
 
     def scheduler(self, replica: str) -> Scheduler:
-        return Scheduler(cast(RedisLink, self.link), self.keys, replica, sample_ends(), self.limits)
+        scheduler = Scheduler(cast(RedisLink, self.link), self.keys, replica, sample_ends(), self.limits)
+        scheduler.feature_ends |= PERMIT_ENDS
+        return scheduler
 
     def bound(self, **bounds: int) -> None:
         """Change bounds of the pool: max_queue_length, max_queued_bytes, max_retained_bytes, max_outbox, lease_ms, …"""
@@ -546,7 +556,7 @@ class Store:
     def set_queue(self, name: str, **values: Value) -> tuple[dict[str, Value], dict[str, Value]] | None:
         """Override settings of a queue. Return their values before and after, or None if the queue is unknown."""
         _need("overrides")
-        change = drive(self.scheduler.override("queue", name, values, OPERATOR))
+        change = drive(self._overrides.set_settings("queue", name, values, OPERATOR))
         return (change.before, change.after) if change else None
 
     def set_model(self, name: str = "m", **values: Value) -> tuple[dict[str, Value], dict[str, Value]]:
@@ -554,7 +564,7 @@ class Store:
         _need("overrides")
         for name_of_setting in unmet(values, "models.*", DISABLED):
             pytest.skip(f"needs {name_of_setting}")
-        change = drive(self.scheduler.override("model", name, values, OPERATOR))
+        change = drive(self._overrides.set_settings("model", name, values, OPERATOR))
         return change.before, change.after
 
     def settings(
@@ -607,12 +617,10 @@ class Store:
         """Submit a task. `want`: free slots of this replica. `more`: any field of a task, by name."""
         limits = pack_limits(dict(key_limits or {})), pack_limits(dict(user_limits or {}))
         spec = _spec(task_id, model, queue, user, payload, limits=limits if any(limits) else None, **more)
+        if chain is not None:
+            chain.begin(spec)
         reply = self.scheduler.submit(
-            *(spec, want, nonce or self.nonce(), worker),
-            follow=follow,
-            named=named,
-            upstream=upstream,
-            chain=chain,
+            *(spec, want, nonce or self.nonce(), worker), follow=follow, named=named, upstream=upstream
         )
         answer = _answer(self.scheduler.parse_submit(reply.result()))
         if isinstance(answer, Accepted) and task_id not in self.world.accepted:
@@ -1042,7 +1050,7 @@ class Store:
 
     @property
     def _overrides(self) -> OverrideStore:
-        return OverrideStore(cast(RedisLink, self.world.link))
+        return OverrideStore([cast(RedisLink, self.world.link)], lambda _: 0)
 
     # ---- limits and credits ----------
 
@@ -1055,8 +1063,11 @@ class Store:
     ) -> dict[str, int]:
         """What is left of each limit; limits of the user begin with `user `."""
         packed = pack_limits(dict(key_limits or {})), pack_limits(dict(user_limits or {}))
-        found = drive(self.scheduler.allowance(user, *packed))
-        return {f"{'user ' if one.of_user else ''}{one.setting}": one.remaining for one in found}
+        found = drive(self.scheduler.call("read_limits", {"user": user, "limits": packed}))
+        return {
+            f"{'user ' if one.of_user else ''}{one.setting}": one.remaining
+            for one in read_allowance(found["left"])
+        }
 
     def fund(
         self, subject: str = "k:acme", granted: int = 1000, grants: int = 1, *, window: str = "", **more: Any
@@ -1148,15 +1159,15 @@ class Store:
             result, Used(*used), nonce or self.nonce(), then, [("stage", data) for data in told],  # type: ignore[arg-type]
             want, models, worker, upstream,
         )  # fmt: skip
-        reply = self.scheduler.advance(_raw(grant), seq, [("chunk", data) for data in chunks], step)
-        found = self.scheduler.parse_advance(reply.result())
+        reply = chains.advance(self.scheduler, _raw(grant), seq, [("chunk", data) for data in chunks], step)
+        found = chains.parse_advance(self.scheduler, reply.result())
         return Advanced(
             _grants(found.grants), dict(found.retry_at), dict(found.closed_upstreams), found.outcome, found.event_id,
             found.top, found.model, found.needed, found.available,
         )  # fmt: skip
 
     def chain(self, task_id: str, *, contents: bool = True) -> Chain | None:
-        found: Any = drive(self.scheduler.chain(task_id, contents=contents))
+        found: Any = drive(chains.read_chain(self.scheduler, task_id, contents=contents))
         if found is None:
             return None
         state, stage, *others, results, used = found
@@ -1166,7 +1177,7 @@ class Store:
 
     def force_breaker(self, model: str, upstream: str, state: Literal["open", "closed", "auto"]) -> str:
         """Force a circuit breaker. Return what was forced before. Raise LookupError if no worker names the upstream."""
-        before: str = drive(self.scheduler.force_breaker(model, upstream, state, OPERATOR))[0]
+        before: str = drive(force_breaker(self.scheduler, model, upstream, state, OPERATOR))[0]
         return before
 
     def upstream(self, upstream: str = "", model: str = "m") -> dict[str, str]:
@@ -1201,7 +1212,7 @@ class Store:
 
     def use_permit_until(self, task_id: str, nonce: str = "") -> tuple[str, RetryAt]:
         """The same, and the time of the next start."""
-        outcome, _, later = drive(self.scheduler.use_permit(task_id, nonce or self.nonce()))
+        outcome, _, later = drive(use_permit(self.scheduler, task_id, nonce or self.nonce()))
         return str(outcome), dict(later)
 
     def release_permit(
@@ -1210,7 +1221,7 @@ class Store:
         """The call has ended. Return 'ended', 'over', 'unused' or 'unknown'. `epoch`: as use_permit says, unless it is given."""
         found = self.position(task_id)
         epoch = epoch or (found.epoch if found else 0)
-        return str(drive(self.scheduler.release_permit(task_id, epoch, data)))
+        return str(drive(release_permit(self.scheduler, task_id, epoch, data)))
 
 
 def next_stage(

@@ -276,6 +276,21 @@ def test_parts_run_side_by_side_and_the_last_one_takes_the_chain_on(store: Store
     }
 
 
+def test_parts_may_be_kept_for_longer_than_their_chain_and_are_erased_with_it(store: Store) -> None:
+    for user, chain in (("u", "a"), ("v", "b")):
+        store.start(chain, parts=PARTS[:2], user=user, keep_ms=1000)
+        first, second = store.take(want=2)
+        store.advance(first)
+        assert store.advance(second, last_stage()).outcome == "ended"
+    store.pass_time(2000)
+    assert store.delete("a")
+    store.world.check()
+    assert store.state(part_of("a", 0, 0)) == "completed"
+    assert store.erase("u") == (2, 0)
+    store.pass_time(61_000)
+    assert not [name for name in store.world.names() if name.startswith("task:")]
+
+
 def test_a_chain_may_go_from_its_stage_in_place_to_parts_and_end_with_them(store: Store) -> None:
     store.start("c")
     answer = store.advance(store.take()[0], next_stage(1, parts=PARTS[:2], payload=b""), want=1)

@@ -949,7 +949,7 @@ class Life(RuleBasedStateMachine):
 
     def settle_subscriptions(self, name: str) -> None:
         channel = self.world.keys.channel(name)
-        while self.world.call("PUBSUB", "NUMSUB", channel)[1]:
+        while self.world.call("PUBSUB", "SHARDNUMSUB", channel)[1]:
             pass
 
     # ---- what always holds ----------

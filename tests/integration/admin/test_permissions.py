@@ -60,7 +60,7 @@ async def test_the_permissions_of_the_document_are_enough(server: Server, tmp_pa
         (["-zunionstore", "-xadd"], "XADD, ZUNIONSTORE"),
         (["-xgroup|create"], "XGROUP CREATE"),
         (["-info"], "INFO"),
-        (["resetchannels"], "PUBLISH, SUBSCRIBE"),
+        (["resetchannels"], "SPUBLISH, SSUBSCRIBE"),
         (["resetkeys", "~other:*"], "begin with fairlane:"),
         (["resetkeys", "%R~fairlane:*"], "begin with fairlane:"),
         ([">other", "<secret"], "the user or the password of redis_url"),
@@ -72,7 +72,7 @@ async def test_a_gateway_that_lacks_one_does_not_start_and_names_it(
     may(server, *rules)
     settings = Settings(data_dir=tmp_path)
     with pytest.raises(StoreRefused, match=re.escape(named)):
-        async with open_gateway(settings, as_fairlane(server)):
+        async with open_gateway(settings, [as_fairlane(server)]):
             pass
 
 

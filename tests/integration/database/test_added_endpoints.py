@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.database.database import Database
-from fairlane.gateway.endpoints.monitor import EndpointMonitor
-from fairlane.gateway.endpoints.store import EndpointStore, StoredEndpoint, StoredEndpoints
+from fairlane.gateway.endpoints.store import EndpointMonitor, EndpointStore, StoredEndpoint, StoredEndpoints
 
 pytestmark = pytest.mark.anyio
 SAID = {"url": "https://a.example/*", "set_headers": {"authorization": "secret"}}

@@ -28,8 +28,8 @@ from tests.support.servers import free_port
 from tests.support.serving import NO_TLS
 
 from fairlane.gateway.accounts.callers import digest
+from fairlane.gateway.accounts.signed_tokens import signing_key
 from fairlane.gateway.settings import load_settings
-from fairlane.gateway.signed_tokens.tokens import signing_key
 
 ROOT = Path(__file__).parents[3]
 BLOCK = re.compile(

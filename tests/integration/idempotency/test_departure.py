@@ -13,7 +13,7 @@ from tests.support.serving import until
 from tests.support.stored import set_in_record
 from tests.support.talk import Talk
 
-from fairlane.gateway.idempotency.keys import PATIENCE_MS
+from fairlane.gateway.api.idempotency import PATIENCE_MS
 
 from .asking import ANY, CHAT, NATIVE, Asking
 

@@ -28,8 +28,8 @@ from websockets.exceptions import InvalidStatus
 
 from fairlane.gateway.accounts.admin import MAX_SECRETS
 from fairlane.gateway.accounts.callers import digest
-from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.database.tables import secrets
+from fairlane.gateway.prices.quota import Quota
 from fairlane.queues.clock import now_ms
 
 pytestmark = pytest.mark.anyio

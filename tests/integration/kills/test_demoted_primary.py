@@ -18,6 +18,7 @@ from tests.support.talk import Talk, talking
 
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.keys import pool_prefix
+from fairlane.queues.store.address import Address
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 
@@ -58,7 +59,7 @@ class Couple:
 
     def listening(self, channel: str) -> list[int]:
         """How many connections listen to a channel, at each."""
-        return [int(client.pubsub_numsub(channel)[0][1]) for client in self.clients]
+        return [int(client.pubsub_shardnumsub(channel)[0][1]) for client in self.clients]
 
 
 @pytest.fixture
@@ -155,6 +156,6 @@ async def test_a_command_that_a_redis_replica_rejects_had_no_effect_and_one_unde
 
 async def test_no_connection_to_a_redis_replica_is_used(couple: Couple) -> None:
     couple.switch()
-    link = RedisLink(couple.proxy.url, load_scripts(), pool_prefix())
+    link = RedisLink(Address(couple.proxy.url), load_scripts(), pool_prefix())
     with pytest.raises(StoreUnavailable, match="no primary"):
         await link.start(wait_ms=300)

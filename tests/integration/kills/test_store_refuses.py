@@ -45,7 +45,9 @@ async def test_a_redis_that_rejects_writes_is_reported_until_it_accepts_them(
             assert answer in shown
             await until(lambda: bool(told(lines)), "a line in the log")
             store.config_set(setting, "0")
-            await until(lambda: not talk.served.gateway.store.rejects_writes, "writes to be taken again")
+            await until(
+                lambda: not talk.served.gateway.store.first.monitor.rejects_writes, "writes to be taken again"
+            )
             assert (await talk.http.get("/readyz")).status_code == 200
             assert (await talk.state())["store"] == {
                 "address": own_redis.socket_path,

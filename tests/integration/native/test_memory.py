@@ -66,7 +66,7 @@ async def waiting(http: httpx2.AsyncClient, number: int) -> None:
 
 
 async def settled(gateway: GatewayProcess, bound: float) -> float:
-    """The memory once it has come down to `bound` MiB, or after free pages were given back twice (memory.py)."""
+    """The memory once it has come down to `bound` MiB, or after 45 s."""
     with contextlib.suppress(AssertionError):
         await until(lambda: resident(gateway.pid) <= bound, "memory to be given back", 45)
     return resident(gateway.pid)
@@ -202,9 +202,7 @@ async def test_readers_who_do_not_read_hold_a_page_each(gateway: GatewayProcess)
                 stream = await RawStream.open(gateway.url, path, receive_buffer=4096)
                 streams.append(await stack.enter_async_context(stream))
             await standing(gateway)
-            stalled = await settled(
-                gateway, memory.before + READERS * 4
-            )  # free pages are given back every 20 s
+            stalled = await settled(gateway, memory.before + READERS * 4)
             texts = await asyncio.gather(*(stream.drain() for stream in streams))
         assert len(set(texts)) == 1
         assert b'000239","usage":' in texts[0][1][-100:], "the result, made of the chunks"

@@ -8,6 +8,7 @@ import pytest
 from tests.contract.store.store import OPERATOR
 from tests.support.talk import Talk
 
+from fairlane.queues.overrides import OverrideStore
 from fairlane.streaming.events import WAITED_FOR
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +57,9 @@ async def test_a_timeout_says_in_every_api_what_the_task_waited_for(gateway: Sta
     ):
         await talk.warm(worker, "m")
         if waited_for != "model":
-            await talk.served.gateway.scheduler.override("model", "m", {"paused": True}, OPERATOR)
+            await OverrideStore([talk.served.gateway.link], lambda _: 0).set_settings(
+                "model", "m", {"paused": True}, OPERATOR
+            )
         calls = [
             talk.later(talk.http.post(path, json={"model": "m", **body}, headers=timeout))
             for path, body in (

@@ -130,11 +130,11 @@ async def test_the_processes_of_one_gateway_go_together_and_count_for_none(
     siblings = [Siblings(tmp_path, index, 2) for index in range(2)]
     settings = Settings(data_dir=tmp_path)
     async with (
-        open_gateway(settings, redis_url, siblings[0]) as one,
-        open_gateway(settings, redis_url, siblings[1]) as two,
+        open_gateway(settings, [redis_url], siblings[0]) as one,
+        open_gateway(settings, [redis_url], siblings[1]) as two,
     ):
         assert one.replica != two.replica
         assert not await one.replicas.another_stays()
-        async with open_gateway(settings, redis_url) as stranger:
+        async with open_gateway(settings, [redis_url]) as stranger:
             await until(one.replicas.another_stays, "the stranger to be seen")
             assert await stranger.replicas.another_stays()

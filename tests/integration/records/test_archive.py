@@ -51,7 +51,9 @@ def another_of(talk: Talk) -> Archive:
     gateway = talk.served.gateway
     parts = gateway.metrics, gateway.scheduler, gateway.tasks.poll
     ends = LogArchive(gateway.database, ResponseStore(gateway.database), gateway.hub.page, lambda *_: None)
-    another = Archive(gateway.link, KEYS, gateway.database, *parts, ErasedUsers(gateway.database))
+    another = Archive(
+        gateway.link, KEYS, gateway.database, *parts, ErasedUsers(gateway.database), gateway.current
+    )
     another.keep_logs = ends.keep
     return another
 

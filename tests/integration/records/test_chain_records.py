@@ -5,8 +5,7 @@ from sqlalchemy import select
 from tests.support.bank import PRICE, Bank, banking
 
 from fairlane.gateway.database.tables import usage, usage_sums
-from fairlane.gateway.usage.reports import UsageReports, Wanted
-from fairlane.gateway.usage.slots import ReportSlots
+from fairlane.gateway.usage.reports import ReportSlots, UsageReports, Wanted
 from fairlane.gateway.usage.usage import DAY_MS
 from fairlane.queues.chains import ChainEnd, ChainStart, Part, Stage, StageEntry
 from fairlane.queues.tasks import Grant, State, Submitted, TaskSpec

@@ -70,8 +70,8 @@ async def test_nothing_names_a_user_who_was_forgotten(talk: Talk) -> None:
             return await ended_at(gateway.link) == {"completed": 4, "failed": 2, "cancelled": 0}
 
         await until(ended, "all to end")
-        await gateway.scheduler.record_action(OPS, "cancel", "tasks", {"user": NAME}, {"cancelled": 3})
-        await gateway.scheduler.record_action(OPS, "grant", f"user {NAME}", {}, {"user": "site/ann"})
+        await gateway.audit.note(OPS, "cancel", "tasks", {"user": NAME}, {"cancelled": 3})
+        await gateway.audit.note(OPS, "grant", f"user {NAME}", {}, {"user": "site/ann"})
         await carried(talk)
         assert NAME in repr(await everything(gateway.database))
         told = await forget(talk)

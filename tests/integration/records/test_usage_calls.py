@@ -21,7 +21,7 @@ from tests.support.talk import Talk, talking
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.runtime import Gateway
-from fairlane.gateway.usage import slots
+from fairlane.gateway.usage import reports
 from fairlane.gateway.usage.usage import DAY_MS, UsageTable
 
 pytestmark = pytest.mark.anyio
@@ -369,8 +369,8 @@ async def test_while_the_database_is_away_it_is_503(redis_url: str, tmp_path: Pa
 async def test_reports_that_hang_hold_up_neither_keys_nor_records(
     redis_url: str, tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "WAIT_S", 0.2)
-    monkeypatch.setattr(slots, "REPORT_S", 4.0)
+    monkeypatch.setattr(reports, "WAIT_S", 0.2)
+    monkeypatch.setattr(reports, "REPORT_S", 4.0)
     url = postgres.new("usage")
     async with talking(redis_url, tmp_path, keys=KEYS, database_url=url) as talk:
         talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})

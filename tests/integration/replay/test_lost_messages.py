@@ -304,7 +304,9 @@ async def test_what_follows_a_log_that_was_written_anew_is_not_taken_for_its_con
                 b.served.gateway.hub.silent_s = 3600.0
                 write_anew(store, task_id, 5)
                 channel = KEYS.channel(b.served.gateway.replica)
-                store.publish(channel, f"event\n{task_id}\n{EPOCH}-5\nchunk\n{chunk(task_id)}")
+                store.execute_command(
+                    "SPUBLISH", channel, f"event\n{task_id}\n{EPOCH}-5\nchunk\n{chunk(task_id)}"
+                )
             else:
                 hasten(b)
             farewell = [await stream.frame() for _ in range(3)]

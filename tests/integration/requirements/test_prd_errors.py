@@ -18,7 +18,7 @@ async def test_prd_internal_error(gateway: Start, monkeypatch: pytest.MonkeyPatc
         def broken(*_: Any) -> Any:
             raise RuntimeError("a secret detail")
 
-        monkeypatch.setattr(talk.served.gateway.tasks.submit, "_queue", broken)
+        monkeypatch.setattr(talk.served.gateway.dispatcher, "submit", broken)
         for body in ({}, {"async": True}, {"stream": True}):
             answer = await talk.http.post("/api/openai", json=body)
             assert answer.status_code == 500

@@ -12,8 +12,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.database.tables import responses
 from fairlane.gateway.records.erasure import ErasedUsers
-from fairlane.gateway.responses.rows import New, Row
-from fairlane.gateway.responses.store import ResponseStore
+from fairlane.gateway.responses.store import New, ResponseStore, Row
 from fairlane.gateway.responses.writer import ResponseWriter
 
 pytestmark = pytest.mark.anyio

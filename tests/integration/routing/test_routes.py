@@ -15,7 +15,7 @@ from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
 from tests.support.talk import Talk
 
-from fairlane.gateway.prices.amounts import MICRO
+from fairlane.gateway.prices.prices import MICRO
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlane.gateway.webhooks.events import body_of
-from fairlane.gateway.webhooks.signing import headers, new_secret
+from fairlane.gateway.webhooks.events import body_of, headers, new_secret
 
 from .nodes import run_node
 

@@ -202,7 +202,7 @@ async def test_redis_may_go_and_come_back(
         with own_redis.frozen():
             await expect(page.locator("#problem .notice")).to_contain_text("Redis has been unavailable since")
             await expect(page.locator("#live[data-state=lost]")).to_contain_text("Redis unavailable for")
-            assert talk.served.gateway.store.down_since is not None
+            assert talk.served.gateway.store.first.monitor.down_since is not None
             await expect(row(page, "queues", "paid_stream")).to_be_visible()
             await expect(page.locator("#workers tbody tr")).to_contain_text("gpu")
             fresh = await (await open_browser(talk.served.url)).open("/dashboard")

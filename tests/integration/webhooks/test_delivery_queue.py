@@ -15,7 +15,7 @@ from fairlane.gateway.accounts.owner import Owner
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import metadata, webhook_deliveries, webhooks
 from fairlane.gateway.records.erasure import PARTS
-from fairlane.gateway.usage.slots import ReportSlots
+from fairlane.gateway.usage.reports import ReportSlots
 from fairlane.gateway.usage.usage import DAY_MS
 from fairlane.gateway.webhooks.delivery import Attempt
 from fairlane.gateway.webhooks.delivery_queue import _CANDIDATES, DeliveryQueue, Health, Policy, Webhook

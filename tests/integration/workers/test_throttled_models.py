@@ -21,6 +21,7 @@ from tests.support.rawworkers import Callers, RawWorker, callers_of, key, until_
 from tests.support.serving import Served, serving, until
 from tests.support.stored import set_in_record
 
+from fairlane.queues.overrides import OverrideStore
 from fairlane.queues.rules import Value
 from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.sdk import Worker
@@ -32,7 +33,7 @@ REFUSED = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 429}
 
 async def change(served: Served, model: str = "m", **values: Value) -> None:
     """Change a model's settings while the gateway runs."""
-    await served.gateway.scheduler.override("model", model, values, OPERATOR)
+    await OverrideStore([served.gateway.link], lambda _: 0).set_settings("model", model, values, OPERATOR)
 
 
 async def record(served: Served, task_id: str) -> dict[str, str]:

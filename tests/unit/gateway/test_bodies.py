@@ -24,7 +24,7 @@ from fairlane.gateway.core.bodies import (
 from fairlane.gateway.core.spec import OWN_FIELDS, is_name, read_options
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.openai.requests import read_chat, read_embedding
-from fairlane.streaming.jsontext import MAX_DEPTH
+from fairlane.streaming.jsontext import MAX_DEPTH, MAX_DIGITS
 
 FILLING = "x" * LARGE
 
@@ -168,6 +168,18 @@ def test_how_deep_a_body_may_be_is_counted_the_same_way_in_all(what: str, fillin
     for depth in (deepest + 1, deepest + 2, 3000):
         body = b'{"x":%b,"filling":"%b"}' % (NESTED[what](depth), filling)
         assert refused(body) == "The body is nested too deeply"
+
+
+@pytest.mark.parametrize("filling", [b"", FILLING.encode()], ids=["small", "large"])
+def test_a_number_that_a_worker_in_python_could_not_read_is_rejected_and_a_text_of_digits_is_not(
+    filling: bytes,
+) -> None:
+    longest = b"7" * MAX_DIGITS
+    text = b'\\"x\\": ' + longest + b"8"
+    assert len(parse(b'{"x":%b,"y":"%b","filling":"%b"}' % (longest, text, filling))) == 3
+    for number in (b"%b8", b"-%b8", b"%b8.5", b"%b88e3"):
+        body = b'{"y":"%b","x":[%b],"filling":"%b"}' % (text, number % longest, filling)
+        assert refused(body) == "The body holds a number of more than 4300 digits"
 
 
 def test_white_space_behind_a_value_is_none_of_it() -> None:

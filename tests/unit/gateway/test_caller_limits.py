@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from fairlane.gateway.accounts.callers import Callers, digest
-from fairlane.gateway.durations import duration
-from fairlane.gateway.errors import native_answer, openai_answer
-from fairlane.gateway.limits.limits import limit_headers, rate_limited
+from fairlane.gateway.core.submit import rate_limited
+from fairlane.gateway.errors import duration, native_answer, openai_answer
+from fairlane.gateway.http.rate_limits import limit_headers
 from fairlane.gateway.settings import CallerKey, KeyLimits, Settings, SettingsError, load_settings
 from fairlane.gateway.settings.flatten import flatten
 from fairlane.queues.limits import RateLimitStatus, Remaining, pack

@@ -1,7 +1,7 @@
 """Batches of the database as gauges."""
 
+from fairlane.gateway.batches.feature import MAX_REASONS, rows_of_batches
 from fairlane.gateway.batches.models import BlockedOn, blocked_on_json
-from fairlane.gateway.metrics.database import MAX_REASONS, rows_of_batches
 
 
 def blocked(*codes: str) -> str:

@@ -36,7 +36,7 @@ def change(kind: Kind, name: str, fields: Values) -> Values:
 def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_scheduler() -> None:
     assert set(changeable("queue")) == set(QueueSettings.model_fields) - {"tier", "mode"}
     assert set(changeable("model")) == set(ModelSettings.model_fields) - {
-        *("first_output_ms", "silence_ms", "adaptive_timeouts", "fallbacks", "fallback_after_ms")
+        *("first_output_ms", "silence_ms", "adaptive_timeouts", "fallbacks", "fallback_after_ms", "pool")
     }
     queues, models = configured(SETTINGS)
     assert queues.keys() == SETTINGS.queues.keys()

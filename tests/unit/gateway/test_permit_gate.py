@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from fairlane.gateway.accounts.tickets import Tickets
+from fairlane.gateway.core.links import Tickets
 from fairlane.gateway.endpoints.endpoints import Endpoint
 from fairlane.gateway.permits.gate import Gate, PermitRejected
 from fairlane.gateway.permits.signed import Receipt, Signer
@@ -39,19 +39,21 @@ class Store:
     def nonce(self) -> str:
         return f"n{len(self.asked)}"
 
-    async def use_permit(self, task_id: str, nonce: str) -> tuple[Admitted, int, RetryAt]:
+    def of_task(self, _: str) -> "Store":
+        return self
+
+    async def call(self, script: str, ask: dict[str, Any]) -> dict[str, Any]:
+        if script == "release_permit":
+            self.asked.append("leave")
+            return {"outcome": PermitEnd.ENDED}
         self.asked.append("admit")
-        self.nonces.add(nonce)
+        self.nonces.add(ask["nonce"])
         await asyncio.sleep(0)
         if self.away:
             self.away -= 1
             raise StoreUnavailable("away", sent=True)
         outcome, self.used = (Admitted.USED if self.used else Admitted.IN), True
-        return outcome, EPOCH, (("http:image", 5),)
-
-    async def release_permit(self, task_id: str, epoch: int, rest: bytes) -> PermitEnd:
-        self.asked.append("leave")
-        return PermitEnd.ENDED
+        return {"outcome": outcome, "epoch": EPOCH, "later": [{"model": "http:image", "ms": 5}]}
 
 
 class Knock:

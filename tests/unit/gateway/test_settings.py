@@ -88,7 +88,6 @@ def test_unlisted_model_has_the_defaults_and_an_empty_entry_too() -> None:
         {"redis_url": "http://localhost"},
         {"redis_url": "redis://[::1"},
         {"redis_url": "redis://"},
-        {"redis_url": "redis+sentinel://a:26379/mymaster"},
         {"redis_url": "redis://:secret@a,b:6379"},
         {"stream_token_secret": "short"},
         {"cors_origins": ["https://app.example/"]},

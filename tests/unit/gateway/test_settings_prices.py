@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairlane.gateway.accounts.callers import Callers
-from fairlane.gateway.credits.quota import Quota
+from fairlane.gateway.prices.quota import Quota
 from fairlane.gateway.settings import Settings, SettingsError, load_settings
 from fairlane.gateway.settings.flatten import flatten
 

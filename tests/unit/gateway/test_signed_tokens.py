@@ -12,9 +12,9 @@ from tests.support.signing import derived, part, sealed, token
 
 from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys
 from fairlane.gateway.accounts.keystore import StoredSecret, read_key, stored_keys
+from fairlane.gateway.accounts.signed_tokens import MAX_TOKEN_CHARS, signing_key
 from fairlane.gateway.errors import KEY_NEEDED, ApiError, InvalidToken, TokenForbids, Unauthorized
 from fairlane.gateway.settings import Settings
-from fairlane.gateway.signed_tokens.tokens import MAX_TOKEN_CHARS, signing_key
 
 NOTHING = StoredKeys()
 NOW = 1_800_000_000.0

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.api.native import NativeAnswer
-from fairlane.gateway.core.open_answers import OpenAnswers
 from fairlane.gateway.http.request import CONNECTION, DirectExchange, Request
 from fairlane.gateway.http.streams import SLICE, StreamAnswer
+from fairlane.gateway.lifecycle import OpenAnswers
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Hub, LiveLog, Reader
 from fairlane.streaming.views.native import NativeStreamView

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.accounts.tickets import TICKET_CHARS, Tickets
+from fairlane.gateway.core.links import TICKET_CHARS, Tickets
 
 SECRET = b"0123456789abcdef"
 TASK = "018bcfe5-6800-8000-8000-000000000001"

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.signed_tokens import Claims
 from fairlane.gateway.core.bodies import parse_object
-from fairlane.gateway.core.spec import OWN_FIELDS, Options, build_task
+from fairlane.gateway.core.spec import OWN_FIELDS, Options, TaskBuilder
 from fairlane.gateway.errors import TokenForbids
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import Settings
-from fairlane.gateway.signed_tokens.tokens import Claims
 from fairlane.queues.tasks import TaskSpec
 
 SETTINGS = Settings()
@@ -27,17 +27,8 @@ def make(
 ) -> TaskSpec:
     caller = Caller("site/ann", "free", "site", claims=Claims(exp=1, **claims))
     text = body.encode()
-    return build_task(
-        SETTINGS,
-        caller,
-        Plan("m", "m", "free"),
-        task_id="t",
-        task_type=task_type,
-        payload=text,
-        fields=parse_object(text) if body.startswith("{") else {},
-        options=Options(**options),
-        own=own,
-    )
+    builder = TaskBuilder(SETTINGS, caller, "t", task_type, Options(**options), own)
+    return builder.task(Plan("m", "m", "free"), text, parse_object(text) if body.startswith("{") else {})
 
 
 def sent(claims: dict[str, Any], body: str = '{"messages":[]}', **more: Any) -> dict[str, Any]:
@@ -177,13 +168,7 @@ def test_a_request_beyond_the_bound_of_the_other_tier_is_not_downgraded(most: in
     other = Plan("r", "cheap", "free", rule=Rule("r", "cheap", max_output_tokens=100))
     plan = Plan("r", "dear", "paid", rule=Rule("r", "dear", max_output_tokens=1000), downgrade=other)
     body = b'{"max_tokens":%d}' % most
-    task = build_task(
-        *(SETTINGS, Caller("ann", "paid", "k"), plan),
-        task_id="t",
-        task_type="openaiLike",
-        payload=body,
-        fields=parse_object(body),
-        options=Options(),
-    )
+    builder = TaskBuilder(SETTINGS, Caller("ann", "paid", "k"), "t", "openaiLike", Options())
+    task = builder.task(plan, body, parse_object(body))
     assert (json.loads(task.payload), task.model) == ({"max_tokens": most}, "dear")
     assert (task.downgrade is not None) is downgraded

@@ -16,12 +16,13 @@ from tests.support.servers import Server, redis_binary, running_server, valkey_b
 
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.scheduler import Limits, Scheduler
+from fairlane.queues.scheduler import MAX_TAKEN, Limits, Scheduler
+from fairlane.queues.store.address import Address
 from fairlane.queues.store.channel import Channel
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 from fairlane.queues.store.wire import connect
-from fairlane.queues.tasks import Append, End, Rejection, State, Submitted, TaskSpec, Used
+from fairlane.queues.tasks import Append, End, Grant, Rejection, State, Submitted, TaskSpec, Used
 
 DEADLINE_S = 10.0
 NOBODY = msgpack.encode({"id": "nobody"})
@@ -30,7 +31,7 @@ UNKNOWN = [msgpack.encode({"known": False})]
 
 @asynccontextmanager
 async def linked(url: str, **options: Any) -> AsyncIterator[RedisLink]:
-    link = RedisLink(url, load_scripts(), pool_prefix(), **options)
+    link = RedisLink(Address(url), load_scripts(), pool_prefix(), **options)
     await link.start()
     try:
         yield link
@@ -117,6 +118,32 @@ def test_calls_of_a_script_in_one_tick_share_a_command_and_fail_alone(redis_url:
             assert await count() == before + 1
             places = [(await scheduler.position(name)).place.position for name in "efghxstuvw"]
             assert places == list(range(1, 11)), "in the order in which they came"
+
+    run(main)
+
+
+def test_calls_that_share_a_command_share_the_limit_of_grants(redis_url: str) -> None:
+    async def main() -> None:
+        async with linked(redis_url) as link:
+            scheduler = scheduler_of(link)
+            await scheduler.configure({"free_batch": {"weight": 1}}, {"m": {"concurrency": 1000}})
+            await scheduler.offer(["m"], [], 15_000, 0)
+            tasks = [TaskSpec(f"t{n}", "m", "free_batch", "u", b"{}") for n in range(2 + MAX_TAKEN + 10)]
+            await asyncio.gather(*[scheduler.submit(task, 0, scheduler.nonce()) for task in tasks])
+            running = scheduler.parse_take(await scheduler.take(["m"], 2, scheduler.nonce())).grants
+            most = MAX_TAKEN - 10
+
+            def finish(grant: Grant) -> asyncio.Future[Any]:
+                terminal = ("done", b"{}")
+                end = End(State.COMPLETED, "", terminal, Used(1, 1), scheduler.nonce(), most, ["m"])
+                return scheduler.finish(grant, 2, (), end)
+
+            replies = await asyncio.gather(*map(finish, running))
+            granted = [len(scheduler.parse_finish(reply).grants) for reply in replies]
+            assert granted == [most, 10]
+            assert not await link.command("ZCARD", Keys(pool_prefix())("idle", model="m")), (
+                "woken for the rest"
+            )
 
     run(main)
 
@@ -222,7 +249,7 @@ def test_the_library_of_another_release_is_removed_and_comes_back_when_that_one_
         async with linked(redis_url) as link:
             names = [library[1].decode() for library in await link.command("FUNCTION", "LIST")]
             assert names == [load_scripts().name]
-            older = RedisLink(redis_url, other, pool_prefix())
+            older = RedisLink(Address(redis_url), other, pool_prefix())
             await older.start()
             try:
                 for _ in range(3):  # each finds its own, whoever connected last
@@ -266,7 +293,7 @@ def test_a_redis_user_without_functions_ends_the_start(redis_server: Server, for
             await link.run("read", NOBODY)
 
         with pytest.raises(StoreRefused, match=rf"lacks permissions in Redis: .*'{forbidden}"):
-            await RedisLink(server.url, load_scripts(), pool_prefix(), on_connect=configure).start()
+            await RedisLink(Address(server.url), load_scripts(), pool_prefix(), on_connect=configure).start()
 
     with running_server(redis_server.binary) as server:
         run(main, server)
@@ -275,7 +302,7 @@ def test_a_redis_user_without_functions_ends_the_start(redis_server: Server, for
 def test_a_server_without_functions_ends_the_start(redis_server: Server) -> None:
     async def main(server: Server) -> None:
         with pytest.raises(StoreRefused, match=r"use Redis 7\.0"):
-            await RedisLink(server.url, load_scripts(), pool_prefix()).start()
+            await RedisLink(Address(server.url), load_scripts(), pool_prefix()).start()
 
     with running_server(redis_server.binary, "--rename-command", "FUNCTION", "") as server:
         run(main, server)
@@ -381,7 +408,7 @@ def test_replies_in_pieces_and_resets_reach_no_other_call(redis_url: str, redis_
 
 def test_a_server_that_is_not_there_is_named_with_its_trouble() -> None:
     async def main() -> None:
-        link = RedisLink("unix:///nowhere/at/all", load_scripts(), pool_prefix())
+        link = RedisLink(Address("unix:///nowhere/at/all"), load_scripts(), pool_prefix())
         with pytest.raises(StoreUnavailable, match="nowhere"):
             await link.start(wait_ms=200)
 
@@ -398,7 +425,7 @@ def test_a_rejected_server_ends_the_start_but_not_a_running_link(redis_server: S
                 raise StoreRefused("evicts keys: set maxmemory-policy to noeviction")
 
         with pytest.raises(StoreRefused, match="noeviction"):
-            await RedisLink(server.url, load_scripts(), pool_prefix(), on_connect=check).start()
+            await RedisLink(Address(server.url), load_scripts(), pool_prefix(), on_connect=check).start()
         refusing = False
         async with linked(server.url, on_connect=check) as link:
             refusing = True
@@ -478,10 +505,10 @@ def test_the_channel_tells_when_it_listens_and_finds_the_server_again(redis_serv
     async def main(server: Server) -> None:
         heard: asyncio.Queue[bytes] = asyncio.Queue()
         changes: list[bool] = []
-        channel = Channel(server.url, "c", heard.put_nowait, changes.append)
+        channel = Channel(Address(server.url), "c", heard.put_nowait, changes.append)
         await channel.start()
         async with linked(server.url) as link:
-            await link.command("PUBLISH", "c", "one")
+            await link.command("SPUBLISH", "c", "one")
             assert await soon(heard.get()) == b"one"
         server.stop()
         server.start()
@@ -489,7 +516,7 @@ def test_the_channel_tells_when_it_listens_and_finds_the_server_again(redis_serv
             while changes != [True, False, True]:
                 await asyncio.sleep(0.005)
         async with linked(server.url) as link:
-            await link.command("PUBLISH", "c", "two")
+            await link.command("SPUBLISH", "c", "two")
             assert await soon(heard.get()) == b"two"
         await channel.close()
         assert changes == [True, False, True, False]
@@ -504,7 +531,7 @@ def test_the_channel_gives_up_a_silent_connection(redis_url: str, redis_server: 
             heard: asyncio.Queue[bytes] = asyncio.Queue()
             lost = asyncio.Event()
             channel = Channel(
-                proxy.url,
+                Address(proxy.url),
                 "c",
                 heard.put_nowait,
                 lambda up: None if up else lost.set(),
@@ -519,7 +546,7 @@ def test_the_channel_gives_up_a_silent_connection(redis_url: str, redis_server: 
             proxy.faults.blackhole = False
             await soon(channel.listening.wait())
             async with linked(redis_url) as link:
-                await link.command("PUBLISH", "c", "again")
+                await link.command("SPUBLISH", "c", "again")
             assert await soon(heard.get()) == b"again"
             await channel.close()
 

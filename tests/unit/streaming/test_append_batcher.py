@@ -26,6 +26,10 @@ class Store:
     def before_writing(self, call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(call)
 
+    @staticmethod
+    def grouped(items: list[Any], _: object) -> list[list[Any]]:
+        return [items]
+
     def append(self, appends: Sequence[Append]) -> asyncio.Future[Any]:
         tasks = [append.grant.task_id for append in appends]
         self.calls.append(tasks)

@@ -74,6 +74,14 @@ class Store:
     def before_writing(self, call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(call)
 
+    @staticmethod
+    def spans(_: object) -> bool:
+        return False
+
+    @staticmethod
+    def grouped(items: list[Any], _: object) -> list[list[Any]]:
+        return [items]
+
     def __getattr__(self, name: str) -> Any:
         if name == "parse_sent":
             return lambda reply: reply

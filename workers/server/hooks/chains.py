@@ -1,7 +1,7 @@
 """Ends stages of chains, and parts of them. What follows is decided by the chain's plan, which the workers' side does not know.
 
 One attempt completes a stage; then the chain is read, `Chains` makes the request of the next stage, and one step of
-the store does the rest (`Scheduler.advance`). Nothing has happened before that, so a replica that dies on the way loses the
+the store does the rest (`queues.chains.advance`). Nothing has happened before that, so a replica that dies on the way loses the
 attempt, and nothing else: its lease runs out, and the stage, or the part, runs again.
 """
 
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from fairlane.queues.chains import Advanced, Chain, ChainEnd, Running, StageEntry, running
+from fairlane.queues.chains import Advanced, Chain, ChainEnd, Running, StageEntry, read_chain, running
 from fairlane.queues.chains import Step as Advance
 from fairlane.queues.semaphore import FairSemaphore
 from fairlane.queues.tasks import EventFields, Grant, Used
@@ -90,7 +90,7 @@ class Stages:
     async def chain(self, task_id: str) -> Chain | None:
         """Read a chain; None: it is gone."""
         scheduler = self.slots.scheduler
-        return await self.slots.background.until_answered(lambda: scheduler.chain(task_id))
+        return await self.slots.background.until_answered(lambda: read_chain(scheduler, task_id))
 
 
 class StageHook(AttemptHook[Attempt]):

@@ -31,10 +31,11 @@ class SentReports:
 
     def _send(self) -> None:
         ready, self._ready = self._ready, []
-        with contextlib.suppress(StoreUnavailable):
-            for at in range(0, len(ready), CALL_ATTEMPTS):
-                reply = self._scheduler.sent(ready[at : at + CALL_ATTEMPTS])
-                reply.add_done_callback(self._on_reply)
+        for grants in self._scheduler.grouped(ready, lambda grant: grant.task_id):
+            with contextlib.suppress(StoreUnavailable):
+                for at in range(0, len(grants), CALL_ATTEMPTS):
+                    reply = self._scheduler.sent(grants[at : at + CALL_ATTEMPTS])
+                    reply.add_done_callback(self._on_reply)
 
     def _on_reply(self, reply: asyncio.Future[Any]) -> None:
         if not reply.cancelled() and reply.exception() is None:

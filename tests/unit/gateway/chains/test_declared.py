@@ -10,7 +10,7 @@ from msgspec import Raw
 from pydantic import ValidationError
 
 from fairlane.gateway.chains.planner import variables_of
-from fairlane.gateway.chains.requests import ChainNotFound, read_chain
+from fairlane.gateway.chains.requests import ChainNotFound, read_request
 from fairlane.gateway.configuration import ActiveConfig
 from fairlane.gateway.core.bodies import Bodies
 from fairlane.gateway.errors import ApiError
@@ -86,7 +86,7 @@ def asked(chain: Any, **variables: Any) -> Any:
 
     async def read() -> Any:
         bodies = Bodies()
-        return await read_chain(current, PAID, fields, bodies)
+        return await read_request(current, PAID, fields, bodies)
 
     return asyncio.run(read())
 

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.prices.amounts import MAX_CREDITS, MICRO, credits_of, plain_credits, read_credits
+from fairlane.gateway.prices.prices import MAX_CREDITS, MICRO, credits_of, plain_credits, read_credits
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.credits.quota import MAX_TEXTS, Budgets, Per, Quota, window_at
+from fairlane.gateway.prices.quota import MAX_TEXTS, Budgets, Per, Quota, window_at
 
 HOUR_MS = 3_600_000
 ZONES = ("UTC", "Europe/Berlin", "America/Havana", "Asia/Beirut", "Pacific/Apia", "Australia/Lord_Howe")

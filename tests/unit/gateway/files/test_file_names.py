@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.files.names import MAX_CHARS, disposition, is_file_id, plain_name
-from fairlane.gateway.files.rows import new_file_id
+from fairlane.gateway.files.rows import MAX_CHARS, disposition, is_file_id, new_file_id, plain_name
 from fairlane.gateway.files.settings import Bucket, Directory, FilesSettings, parse_storage
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlane.gateway.responses.logs import pack, unpack
+from fairlane.gateway.responses.log_archive import pack, unpack
 from fairlane.streaming.events import Event
 
 

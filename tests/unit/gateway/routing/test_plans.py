@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.credits.quota import Quota
+from fairlane.gateway.prices.quota import Quota
 from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.routing.routes import FALLBACK_AFTER_MS, not_there
 from fairlane.gateway.settings import Settings, SettingsError, load_settings

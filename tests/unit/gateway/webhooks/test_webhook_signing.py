@@ -7,8 +7,7 @@ import openai
 import pytest
 import standardwebhooks
 
-from fairlane.gateway.webhooks.events import EVENTS, TEST, body_of, delivery_id, event_id
-from fairlane.gateway.webhooks.signing import headers, new_secret
+from fairlane.gateway.webhooks.events import EVENTS, TEST, body_of, delivery_id, event_id, headers, new_secret
 
 
 def test_standard_webhooks_and_openai_verify_what_is_signed_with_either_of_two_secrets() -> None:

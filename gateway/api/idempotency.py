@@ -7,16 +7,19 @@ native body. Values are not parsed: another spelling of the same value is anothe
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
+from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.core.bodies import Bodies, RawObject, value_of
-from fairlane.gateway.errors import bad_request
+from fairlane.gateway.core.poll import Poll, place_fields, poll_after
+from fairlane.gateway.errors import ApiError, bad_request, result_gone
 from fairlane.gateway.http.request import Request
 from fairlane.gateway.prompts.filling import FilledTemplate, members_of_variables
 from fairlane.gateway.settings import Settings
 from fairlane.queues.idempotency import digest_text, idempotency_name, pack
-from fairlane.queues.tasks import TaskSpec
+from fairlane.queues.tasks import TERMINAL, ExistingTask, State, TaskSpec
+from fairlane.streaming.hub import Lost
 
 HEADER: Final = "Idempotency-Key"
 FIELD: Final = "idempotencyKey"
@@ -32,10 +35,14 @@ OPTIONS: Final = (
     b"x-fairlane-metadata",
 )
 """Our options on OpenAI's calls that say what becomes of the task."""
+REPLAYED: Final = [(b"idempotency-replayed", b"true")]
+"""The header of an answer that describes a task that was submitted before."""
 PATIENCE_MS: Final = 36_000
 """Least linger of a task with a key: 30 s for a client whose connection was cut, and the time between two renewals of its
 readers."""
 _KEY = re.compile(r"[!-~]{1,255}")
+
+Read = TypeVar("Read")
 
 
 class IdempotencyKey(NamedTuple):
@@ -156,3 +163,30 @@ def _parts(
         value, member = memoryview(content[name]), name.encode()
         yield b"|%d:%b%d:" % (len(member), member, len(value))
         yield value
+
+
+async def read_log(task_id: str, reading: Awaitable[Read]) -> Read:
+    """Return what is read of the log of an ended task. Raise ApiError(410) if the log has expired."""
+    try:
+        return await reading
+    except Lost:
+        raise result_gone(task_id) from None
+
+
+async def state_fields(known: ExistingTask, poll: Poll, caller: Caller) -> dict[str, Any]:
+    """Return the state of an async task for a repeated submission, also from the archive. Raise ApiError(410) if it is gone, and
+    DatabaseUnavailable."""
+    state = known.state
+    if state is None:
+        try:
+            state = State((await poll.archived(known.task_id, caller)).state)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            raise result_gone(known.task_id) from None
+    shown: dict[str, Any] = {"taskId": known.task_id, "status": state.value}
+    if state is State.QUEUED:
+        shown |= place_fields(known.place)
+    if state not in TERMINAL:
+        shown["pollAfterMs"] = poll_after(known.place.wait_ms)
+    return shown

@@ -1,1 +1,0 @@
-"""Idempotency keys: the same key names the same task."""

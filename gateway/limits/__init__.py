@@ -1,1 +1,0 @@
-"""Rate limits of keys and users."""

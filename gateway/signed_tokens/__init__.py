@@ -1,1 +1,0 @@
-"""Tokens that a client's back end signs for its users."""

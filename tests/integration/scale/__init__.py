@@ -1,0 +1,1 @@
+"""Several Redis servers behind one gateway."""
