@@ -400,7 +400,7 @@ async def erase(operator: OperatorDep, actor: ActorDep, user: UserName) -> Respo
     """Erase a user permanently: remove stored results of their ended tasks, and replace their name and the ids of requests and
     traces in usage records, sums and the audit log, and in records that are not written yet.
 
-    Tasks that wait or run continue: cancel them first. Unended batches are cancelled, their results are not kept,
+    Tasks that wait or run continue: cancel them first. Batches that have not ended are cancelled, their results are not kept,
     and they are removed once they have ended. Call again while `more` is true. The ledger keeps the name of a user with a quota
     of their own.
     """
