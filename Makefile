@@ -1,13 +1,19 @@
-# Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs what every change must pass, `make nightly`
-# all tests on all servers, `make fuzz` the long random ones, `make audit` asks for known weaknesses of packages. `make records` kills
-# gateways and Redis while tasks are recorded (TASKS=), `make chains` those and workers while chains run (KILLS=), `make batches` gateways while a batch runs (LINES=, KILLS=).
-# `make hostile` attacks a gateway (REQUESTS=, SEED=), `make drill` breaks a model's servers (CALLS=), `make windows` measures what
-# a target sees (SECONDS=). `make check` checks format, lint, types, words and sizes.
+# Fairlane. CONTRIBUTING.md lists the targets.
+#
+#   run              a gateway to try (PORT=, 8080)
+#   test             what every change must pass; nightly: all tests on all servers
+#   check            format, lint, types, imports, words, sizes and the documentation; docs: its site in build/site
+#   fuzz             long random tests
+#   records          kills gateways and Redis while tasks are recorded (TASKS=)
+#   chains, batches  the same while chains run (KILLS=), and while a batch runs (LINES=, KILLS=)
+#   hostile, drill   attacks a gateway (REQUESTS=, SEED=); breaks a model's servers (CALLS=)
+#   windows          measures what a target of strict rate limits gets (SECONDS=)
+#   audit            known vulnerabilities of packages, and an SBOM
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test nightly fuzz records chains hostile drill windows batches audit check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run test nightly fuzz records chains hostile drill windows batches audit check docs bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo $(if $(PORT),--port $(PORT))
@@ -36,7 +42,7 @@ $(VENV)/.installed-dev: pyproject.toml requirements-dev.lock | $(VENV)/bin/pytho
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@ $(VENV)/.installed
 
-# Tests start many processes, which would compile the same sources again and again: what is compiled is kept.
+# Tests start many processes, which would compile the same sources repeatedly: compiled files are kept.
 test nightly fuzz records chains hostile drill windows batches: export PYTHONDONTWRITEBYTECODE =
 
 test: install-dev
@@ -91,6 +97,11 @@ check: install-dev
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m checks.words
 	$(BIN)/python -m checks.ratchet
+	$(BIN)/python -m checks.site
+	$(BIN)/python -m checks.pages
+
+docs: install-dev
+	$(BIN)/python -m checks.site
 
 bench: install-dev
 	$(BIN)/python -m bench

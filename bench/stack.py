@@ -296,7 +296,7 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str, deadline_s:
     end_at = time.monotonic() + deadline_s
     while not await condition():
         if time.monotonic() > end_at:
-            raise BenchError(f"waited {deadline_s:.0f} s in vain for {what}")
+            raise BenchError(f"waited {deadline_s:.0f} s without success for {what}")
         await asyncio.sleep(POLL_S)
 
 

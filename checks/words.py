@@ -2,8 +2,8 @@
 if there is one.
 
 Read are docstrings, comments and texts of Python of the product and the benchmark, comments of Lua, comments and texts of
-JavaScript and HTML, and the pages of documentation without code. A text in quotation marks or backticks is a quotation and is
-not read.
+JavaScript and HTML, the pages of documentation without code, and files of deployments. A text in quotation marks or backticks
+is a quotation and is not read.
 """
 
 import ast
@@ -24,6 +24,10 @@ PAGES = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
+    ".github",
+    "Makefile",
+    "compose.yaml",
     "docs",
     "workers",
     "deploy",
@@ -31,9 +35,9 @@ PAGES = (
 )
 
 INSTEAD = {
-    r"told|tells?\b(?! apart)|telling": "report, return, log, show",
+    r"told|tells?|telling": "report, return, log, show",
     r"at once": "immediately, at the same time",
-    r"so many(?! (?:\w+ )?that)": "N, this many",
+    r"so many": "N, this many",
     r"anew": "again",
     r"likewise": "also",
     r"beside": "next to, in addition to",
@@ -46,6 +50,12 @@ INSTEAD = {
     r"(?:is|are|was|were|be|been) away": "is unavailable",
     r"(?:take|takes|took|taken) back": "roll back",
     r"be it": "whether",
+    r"for good": "permanently",
+    r"again and again": "repeatedly",
+    r"besides": "in addition to, also",
+    r"in vain|for want of|lest": "without success, because there is no, so that … not",
+    r"hears?": "receives",
+    r"stands? still|stood still": "is stalled",
 }
 WORDS = [(re.compile(rf"\b(?:{words})\b", re.IGNORECASE), instead) for words, instead in INSTEAD.items()]
 
@@ -101,6 +111,7 @@ def page(path: str, text: str) -> Iterator[Finding]:
 
 
 READERS = {".py": python, ".lua": lua, ".js": script, ".html": script, ".ts": script, ".md": page}
+OF_PAGES = {".md": page, ".yml": page, ".yaml": page, "": page}
 
 
 def findings() -> Iterator[Finding]:
@@ -108,8 +119,8 @@ def findings() -> Iterator[Finding]:
     for top in (*CODE, *PAGES):
         place = ROOT / top
         for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            wanted = READERS.get(file.suffix) if top in CODE or file.suffix == ".md" else None
-            if wanted and "vendor" not in file.parts and "node_modules" not in file.parts:
+            wanted = (READERS if top in CODE else OF_PAGES).get(file.suffix)
+            if wanted and file.is_file() and "vendor" not in file.parts and "node_modules" not in file.parts:
                 yield from wanted(str(file.relative_to(ROOT)), file.read_text())
 
 

@@ -17,19 +17,19 @@ worker = Worker(slots=4)
 async def shout(task: Task, context: Context) -> AsyncIterator[str | Delta | Usage]:
     messages = task.payload.get("messages")
     content = messages[-1]["content"] if messages else task.payload.get("prompt")
-    if isinstance(content, list):  # of parts: texts, images
+    if isinstance(content, list):  # parts: texts, images
         content = " ".join(part.get("text", "") for part in content)
     if not content:
         raise TaskError("BAD_REQUEST", "There is nothing to shout.")
     words = content.split()
     for number, word in enumerate(words):
         await context.progress(pct=100 * number / len(words))
-        await asyncio.sleep(0.02)  # the model thinks; a cancelled task ends here
+        await asyncio.sleep(0.02)  # a cancelled task ends here
         yield word.upper() + " "
     yield Delta(finish_reason="stop")
     yield Usage(input_tokens=len(words), output_tokens=len(words))
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)  # the SDK tells when it is connected, and why it is not
+    logging.basicConfig(level=logging.INFO)  # the SDK logs its connection
     worker.run()

@@ -1,4 +1,4 @@
-// A worker in version 1 of the protocol, one task at a time: answers in capitals. Copy it into a folder of your own, and there:
+// A version 1 worker, which runs one task at a time: answers in capitals. Copy it into a folder of its own, and run there:
 //   npm install ws
 //   node worker_v1.mjs
 import WebSocket from "ws";
@@ -6,9 +6,9 @@ import WebSocket from "ws";
 const gateway = process.env.FAIRLANE_GATEWAY ?? "http://127.0.0.1:8080";
 const url = gateway.replace(/^http/, "ws").replace(/(\/ws)?\/?$/, "/ws");
 const token = process.env.FAIRLANE_WORKER_TOKEN;
-const FOR_GOOD = [4400, 4401, 4426]; // close codes after which it is no use to come back
+const FATAL = [4400, 4401, 4426]; // close codes after which a retry does not help
 
-/** The last message, whose content is a text or a list of parts; or the `prompt`. */
+/** Return the text of the last message, or the `prompt`. */
 function question({ messages, prompt }) {
   const content = messages ? messages.at(-1).content : prompt;
   return typeof content === "string" ? content : content.map(part => part.text ?? "").join(" ");
@@ -25,7 +25,7 @@ function work() {
         socket.send(JSON.stringify({ type: "taskChunk", taskId, delta: word.toUpperCase() + " " }));
       }
     } catch (problem) {
-      error = `I do not understand this request: ${problem.message}`; // an odd request ends no worker
+      error = `I do not understand this request: ${problem.message}`; // an invalid request must not end the worker
     }
     socket.send(JSON.stringify({ type: "taskResult", taskId, result: null, error }));
   });
@@ -37,7 +37,7 @@ function work() {
   socket.on("error", problem => console.error(problem.message || problem.code));
   socket.on("close", (code, reason) => {
     console.error(`connection closed: ${code} ${reason}`);
-    if (FOR_GOOD.includes(code)) process.exit(1);
+    if (FATAL.includes(code)) process.exit(1);
     setTimeout(work, 2000);
   });
 }

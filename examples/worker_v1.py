@@ -1,4 +1,4 @@
-"""A worker in version 1 of the protocol, a task at a time: answers in capitals. Needs `pip install websockets` (15 or newer)."""
+"""A version 1 worker, which runs one task at a time: answers in capitals. Needs `pip install websockets` (15 or newer)."""
 
 import asyncio
 import json
@@ -12,13 +12,13 @@ TOKEN = os.environ.get("FAIRLANE_WORKER_TOKEN")
 
 
 def question(payload: dict) -> str:
-    """The last message, whose content is a text or a list of parts; or the `prompt`."""
+    """Return the text of the last message, or the `prompt`."""
     content = payload["messages"][-1]["content"] if "messages" in payload else payload["prompt"]
     return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
 
 
 def not_connected(problem: Exception) -> Exception | None:
-    """Tells why. None: it is tried again; else that ends the worker, such as a wrong token."""
+    """Print why. Return None to retry, or the error that ends the worker, such as a wrong token."""
     print(f"not connected: {problem}", flush=True)
     return process_exception(problem)
 
@@ -27,7 +27,7 @@ async def main() -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"} if TOKEN else {}
     url = GATEWAY.rstrip("/").removesuffix("/ws").replace("http", "ws", 1) + "/ws"
     dial = connect(url, additional_headers=headers, process_exception=not_connected)
-    async for socket in dial:  # connects again, with growing pauses
+    async for socket in dial:  # reconnects, with growing delays
         print(f"connected to {url}", flush=True)
         try:
             async for message in socket:
@@ -37,7 +37,7 @@ async def main() -> None:
                     for word in question(task["payload"]).split():
                         chunk = {"type": "taskChunk", "taskId": task["taskId"], "delta": word.upper() + " "}
                         await socket.send(json.dumps(chunk))
-                except (AttributeError, LookupError, TypeError) as problem:  # an odd request ends no worker
+                except (AttributeError, LookupError, TypeError) as problem:  # must not end the worker
                     end["error"] = f"I do not understand this request: {problem!r}"
                 await socket.send(json.dumps(end))
         except ConnectionClosed as closed:

@@ -73,7 +73,7 @@ EXPOSED = (
     ),
     *("OpenAI-Processing-Ms", "Content-Range", "Content-Disposition", "Accept-Encoding"),
 )
-"""Headers of answers that pages of other origins can read, besides those of limits."""
+"""Headers of answers that pages of other origins can read, in addition to those of limits."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 ABOUT = """Submit work to models that are shared fairly, and read it as it comes. Errors of `/v1` have OpenAI's shape, others
 `{"error", "code"}`. Where keys are configured every call but health and pages wants one, or a token that one has signed:

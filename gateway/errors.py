@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fairlane.gateway.error_codes import BUSY, ERROR_CODES, OVERLOADED
 from fairlane.gateway.prices.prices import credits_of, plain_credits
 from fairlane.queues.failures import CANCELLED, category_of, failure_row, openai_kind
 from fairlane.queues.keys import is_reserved
@@ -369,6 +370,10 @@ class Answer(NamedTuple):
     body: bytes
 
 
+BARE = frozenset({"QUEUE_FULL", "NO_WORKER", "TASK_NOT_FOUND", "TOTAL_TIMEOUT", "INTERNAL"})
+"""Codes whose bodies the task dispatcher's requirements give whole: they have no address of an explanation."""
+
+
 def native_answer(error: ApiError) -> Answer:
     """Return an error in the format of the Fairlane API."""
     if isinstance(error, NoWorker) and error.unknown and error.model == DEFAULT_MODEL:
@@ -398,33 +403,29 @@ def native_answer(error: ApiError) -> Answer:
             body["retryAfter"] = math.ceil(error.retry_after_ms / 1000)
     if isinstance(error, InsufficientQuota):
         body |= error.amounts
+    if error.code in ERROR_CODES and error.code not in BARE:
+        body["docsUrl"] = ERROR_CODES[error.code].docs_url
     headers = _headers(error, error.status, error.retry_after_ms)
     return Answer(error.status, headers, msgspec.json.encode(body))
 
 
-_OPENAI_CODES = {"PREVIOUS_RESPONSE_NOT_FOUND": "previous_response_not_found"}
-"""OpenAI's codes of rejections; the table of failures has those of failures."""
-
-
 def openai_answer(error: ApiError) -> Answer:
-    """Return an error in the format of OpenAI's API, whose body always has the same four keys."""
+    """Return an error in the format of OpenAI's API: its four keys, and the address of the explanation of a known code."""
     error, status, retry_after_ms = _as_on_v1(error)
-    kind, code = openai_kind(status), failure_row(error.code).code
-    if error.code in _OPENAI_CODES:
-        code = _OPENAI_CODES[error.code]
-    elif isinstance(error, RateLimited):
-        kind, code = error.counts, "rate_limit_exceeded"
+    row = ERROR_CODES.get(error.code)
+    kind, code = openai_kind(status), row.v1_code if row else error.code
+    if isinstance(error, RateLimited):
+        kind = error.counts
     elif isinstance(error, InsufficientQuota):
-        kind = code = "insufficient_quota"
-    body = {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
-    return Answer(status, _headers(error, status, retry_after_ms), msgspec.json.encode(body))
+        kind = code
+    body = {"message": error.message, "type": kind, "param": error.param, "code": code}
+    if row:
+        body["docs_url"] = row.docs_url
+    return Answer(status, _headers(error, status, retry_after_ms), msgspec.json.encode({"error": body}))
 
 
 NO_THREADS = "thread_unsupported_request"
 """On this code, Anthropic's SDKs continue without a thread."""
-_OVERLOADED = 529
-"""Anthropic's status for overload."""
-_BUSY = frozenset({"QUEUE_FULL", "WAIT_TOO_LONG", "MODEL_TOO_BUSY"})
 
 
 def anthropic_answer(error: ApiError, request_id: str) -> Answer:
@@ -437,8 +438,8 @@ def anthropic_answer(error: ApiError, request_id: str) -> Answer:
     if message == KEY_NEEDED:
         message += ", or x-api-key: <key>"
     headers = _headers(error, status, retry_after_ms)
-    if status == 503 and error.code in _BUSY:
-        status = _OVERLOADED
+    if status == 503 and error.code in BUSY:
+        status = OVERLOADED
     unsupported = (error.param,) if error.code == NO_THREADS else ()
     return Answer(status, headers, anthropic_error(message, error.code, request_id, status, unsupported))
 
@@ -475,7 +476,7 @@ def key_reused() -> ApiError:
     return ApiError(
         422,
         "IDEMPOTENCY_KEY_REUSED",
-        "This Idempotency-Key was used for another request: a new request needs a new key, a repetition the same body",
+        "This Idempotency-Key was used for another request. Use a new key, or repeat the same body",
         param="Idempotency-Key",
     )
 
@@ -485,7 +486,7 @@ def result_gone(task_id: str) -> ApiError:
     return ApiError(
         410,
         "IDEMPOTENCY_RESULT_GONE",
-        "The request with this Idempotency-Key was carried out, but its result has expired: use a new key to run it again",
+        "The request with this Idempotency-Key has run, but its result has expired. Use a new key to run it again",
         task_id=task_id,
     )
 

@@ -129,12 +129,12 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(503, "NOT_CHECKED", Category.GATEWAY, retry=True),  # an output could not be checked
     # the request
     FailureRow(400, "BAD_REQUEST", Category.REQUEST, worker=True),
-    FailureRow(429, "INSUFFICIENT_QUOTA", Category.REQUEST),  # of a chain's next stage
 )} | {
     "CONTEXT_LENGTH": FailureRow(400, "context_length_exceeded", Category.REQUEST, worker=True),
     "CONTENT_FILTERED": FailureRow(400, "content_filter", Category.REQUEST, worker=True),
     CANCELLED: FailureRow(499, "cancelled", Category.CANCELLED, native=499),
     "UNAUTHORIZED": FailureRow(401, "invalid_api_key", Category.REQUEST, native=401),  # its key was taken away meanwhile
+    "INSUFFICIENT_QUOTA": FailureRow(429, "insufficient_quota", Category.REQUEST),  # of a chain's next stage
     "ENDPOINT_GONE": FailureRow(404, "ENDPOINT_GONE", Category.REQUEST),  # while its task waited
     "MODEL_NOT_FOUND": FailureRow(404, "model_not_found", Category.REQUEST, native=404),
     "TYPE_NOT_OFFERED": FailureRow(404, "TYPE_NOT_OFFERED", Category.REQUEST, worker=True),  # its workers do not do that

@@ -219,7 +219,7 @@ RECORD = {
     "kept_in": "line of ended tasks that it stands in (retention.lua)",
     "expires_at": "when what is kept of it goes, ms",
     "keep_ms": "for how long it was to be kept when it ended",
-    "more_bytes": "bytes kept besides record and log",
+    "more_bytes": "bytes kept in addition to record and log",
     "throttled": "how often its model's provider refused it (429)",
     "report_sent": "its model has windows: its request is reported when it has left (pacing.lua)",
     "paced_tokens": "tokens that it counts for in its model's minute",
@@ -381,7 +381,7 @@ PRESENCE = {
 POOL = {
     "bytes": "bytes of payloads",
     "kept": "bytes of records and logs of ended tasks, as of the last sweep",
-    "dropped": "ended tasks that were dropped before their time, for want of room",
+    "dropped": "ended tasks that were dropped early to save space",
     "generation": "balances that were made, of all subjects: the last one's",
     "version": "version of the configuration in effect: modified, read (ms), hash, replica that set it",
     "overrides": "version of the overrides: about when one was written last, us",

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Periodic:
-    """A component that calls `step` and waits `interval_s`, again and again, from `start` to `close`. Subclasses set the fields.
+    """A component that calls `step` and waits `interval_s`, repeatedly, from `start` to `close`. Subclasses set the fields.
 
     `step` may return another time to wait, in seconds. A failed step is repeated after `interval_s`. Failures in `expected` are
     not logged, because another component reports them. `delay_s` passes before the first step. Setting `wake` cuts a wait short.

@@ -104,39 +104,39 @@ _STORE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
 _TASK, _GEN_AI = ("queue", "model"), ("gen_ai_operation_name", "gen_ai_request_model")
 
 # fmt: off
-TASKS_ACCEPTED = Metric("fairlane_tasks_accepted_total", _TASK, "Tasks that were accepted")
-TASKS_REJECTED = Metric("fairlane_tasks_rejected_total", (*_TASK, "code"), "Tasks that were not accepted, by error code")
+TASKS_ACCEPTED = Metric("fairlane_tasks_accepted_total", _TASK, "Accepted tasks")
+TASKS_REJECTED = Metric("fairlane_tasks_rejected_total", (*_TASK, "code"), "Rejected tasks, by error code")
 TASKS_RESUBMITTED = Metric(
     "fairlane_tasks_resubmitted_total", ("outcome",), "Submissions with a known idempotency key",
     ("joined", "replayed", "gone", "conflict"))
-TASKS_RETURNED = Metric("fairlane_tasks_returned_total", (*_TASK, "cause"), "Granted tasks that went back to their queue")
+TASKS_RETURNED = Metric("fairlane_tasks_returned_total", (*_TASK, "cause"), "Granted tasks that returned to their queue: lost, failed, declined, repair, lease")
 TASKS_ENDED = Metric(
-    "fairlane_tasks_ended_total", (*_TASK, "status", "code", "category"), "Tasks that ended, by status, code and category")
-MODEL_COOLDOWNS = Metric("fairlane_model_cooldowns_total", ("model",), "Cooldowns that a provider asked for (429 with a time)")
-FALLBACKS = Metric("fairlane_fallbacks_total", ("model", "to", "cause"), "Tasks that fell back to another model")
-USAGE_CORRECTED = Metric("fairlane_usage_corrections_total", ("model",), "Reports of usage by workers that were corrected")
+    "fairlane_tasks_ended_total", (*_TASK, "status", "code", "category"), "Ended tasks: completed, failed or cancelled; with error code and category")
+MODEL_COOLDOWNS = Metric("fairlane_model_cooldowns_total", ("model",), "Cooldowns that a provider requested (429 with Retry-After)")
+FALLBACKS = Metric("fairlane_fallbacks_total", ("model", "to", "cause"), "Tasks that fell back to another model: failed or unavailable")
+USAGE_CORRECTED = Metric("fairlane_usage_corrections_total", ("model",), "Usage reports of workers that were impossible and were corrected")
 REPAIRS = Metric(
-    "fairlane_repairs_total", ("model", "outcome"), "Second attempts after an output that did not match: begun, repaired, failed")
+    "fairlane_repairs_total", ("model", "outcome"), "Outputs that did not match their schema and were generated again: begun, repaired, failed")
 PERMIT_CHECKS = Metric(
-    "fairlane_permit_checks_total", ("outcome",), "Requests to endpoints that proxies asked about",
+    "fairlane_permit_checks_total", ("outcome",), "Permits that proxies checked",
     ("allowed", "missing", "invalid", "used", "expired"))
 WEBHOOK_REQUESTS = Metric("fairlane_webhook_requests_total", ("outcome",), "Webhook requests", ("accepted", "rejected", "failed"))
 WEBHOOKS_GIVEN_UP = Metric(
-    "fairlane_webhooks_given_up_total", ("kind",), "Deliveries given up, and webhooks disabled", ("delivery", "webhook"))
+    "fairlane_webhooks_given_up_total", ("kind",), "Deliveries that no receiver accepted, and webhooks disabled after failures", ("delivery", "webhook"))
 BATCHES_ENDED = Metric(
-    "fairlane_batches_ended_total", ("status",), "Batches that ended", ("completed", "failed", "expired", "cancelled"))
+    "fairlane_batches_ended_total", ("status",), "Ended batches", ("completed", "failed", "expired", "cancelled"))
 BATCH_LINES = Metric("fairlane_batch_lines_total", ("outcome",), "Lines of ended batches", ("completed", "failed", "not_run"))
-BATCH_ERRORS = Metric("fairlane_batch_errors_total", (), "Unexpected errors in the work on a batch; it is retried", ("",))
-STORAGE_FAILURES = Metric("fairlane_storage_failures_total", ("cause",), "Failures of the storage of files", ("full", "failed"))
-RESPONSES_STORED = Metric("fairlane_responses_stored_total", ("outcome",), "Responses to be stored", ("written", "failed"))
-RESPONSE_BYTES_STORED = Metric("fairlane_response_bytes_stored_total", (), "Bytes of the stored responses' requests", ("",))
+BATCH_ERRORS = Metric("fairlane_batch_errors_total", (), "Unexpected errors in a batch, which continues after ten seconds", ("",))
+STORAGE_FAILURES = Metric("fairlane_storage_failures_total", ("cause",), "Failed operations of the file storage", ("full", "failed"))
+RESPONSES_STORED = Metric("fairlane_responses_stored_total", ("outcome",), "Responses to store", ("written", "failed"))
+RESPONSE_BYTES_STORED = Metric("fairlane_response_bytes_stored_total", (), "Request bytes of stored responses", ("",))
 BREAKER_CHANGES = Metric(
-    "fairlane_breaker_changes_total", ("model", "upstream", "status"), "Circuit breakers that opened or closed, and probes")
+    "fairlane_breaker_changes_total", ("model", "upstream", "status"), "Circuit breakers that became open or closed, and tasks that started as probes (probing)")
 RESULTS_DROPPED = Metric(
-    "fairlane_results_dropped_total", (), "Results dropped early, as all took more than max_retained_size", ("",))
-RECORDS_WRITTEN = Metric("fairlane_records_written_total", (), "Records written to the SQL database")
-BALANCES_CORRECTED = Metric("fairlane_balances_corrected_total", (), "Balances in Redis that differed from the ledger", ("",))
-CREDITS_CORRECTED = Metric("fairlane_credits_corrected_total", (), "Credits by which they differed, up or down", ("",))
+    "fairlane_results_dropped_total", (), "Results dropped early to stay within max_retained_size", ("",))
+RECORDS_WRITTEN = Metric("fairlane_records_written_total", (), "Records written to the SQL database: tasks, archived results, audit log entries, rejections")
+BALANCES_CORRECTED = Metric("fairlane_balances_corrected_total", (), "Balances in Redis that differed from the ledger and were corrected", ("",))
+CREDITS_CORRECTED = Metric("fairlane_credits_corrected_total", (), "Credits by which balances were corrected, up or down", ("",))
 QUEUE_TIME = Metric("fairlane_task_queue_seconds", _TASK, "Submission to first grant", bounds=_WAITS)
 RUN_TIME = Metric("fairlane_task_run_seconds", (*_TASK, "status"), "Last grant to end", bounds=_RUNS)
 REQUEST_DURATION = Metric(
@@ -147,13 +147,13 @@ PER_TOKEN = Metric(
     bounds=_PER_TOKEN)
 TOKENS = Metric("gen_ai_client_token_usage", (*_GEN_AI, "gen_ai_token_type"), "Tokens per task", bounds=_TOKENS)
 HTTP_REQUESTS = Metric(
-    "fairlane_http_request_duration_seconds", ("method", "route", "status"), "Request to the end of its answer, streams included",
+    "fairlane_http_request_duration_seconds", ("method", "route", "status"), "Request to the end of its response, streams included; status 499: the client disconnected before it started",
     bounds=_CALLS)
 REDIS_REPLIES = Metric("fairlane_redis_reply_seconds", (), "Command to Redis's reply", ("",), _STORE)
-REDIS_CONNECTIONS = Metric("fairlane_redis_connections_total", (), "Connections to Redis that came to be used")
-REDIS_EMPTIED = Metric("fairlane_redis_emptied_total", (), "Times that Redis came back empty, with all tasks lost", ("",))
-LOOP_STALLS = Metric("fairlane_loop_stalls_total", ("cause",), "Stalls of the event loop over 250 ms", ("computing", "waiting"))
-CONNECTIONS_REJECTED = Metric("fairlane_connections_rejected_total", (), "Connections that were rejected")
+REDIS_CONNECTIONS = Metric("fairlane_redis_connections_total", (), "Connections opened to Redis")
+REDIS_EMPTIED = Metric("fairlane_redis_emptied_total", (), "Times that Redis restarted empty, with all tasks lost", ("",))
+LOOP_STALLS = Metric("fairlane_loop_stalls_total", ("cause",), "Stalls of the event loop above 250 ms: computing (the gateway itself) or waiting (the machine)", ("computing", "waiting"))
+CONNECTIONS_REJECTED = Metric("fairlane_connections_rejected_total", (), "Connections rejected because the process, or their address, had the maximum open")
 # fmt: on
 METRICS = tuple(one for one in vars().values() if isinstance(one, Metric))
 """All of these, in their order."""

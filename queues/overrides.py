@@ -123,7 +123,7 @@ class OverrideStore:
     async def set_settings(
         self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor
     ) -> Change | None:
-        """Set settings of a queue or model for good; None: there is no such queue. KeyError for an unknown setting, OverflowError
+        """Set settings of a queue or model permanently; None: there is no such queue. KeyError: an unknown setting; OverflowError
         if there are too many overrides.
 
         They hold from the next decision on, on every replica, until a value of None restores what is configured. No other

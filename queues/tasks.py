@@ -65,7 +65,7 @@ class TaskSpec(
     keep_ms: int = msgspec.field(default_factory=lambda: 300_000)
     """How long record and log are kept after the end."""
     max_tries: int = 0
-    """How often a worker may begin it before it fails for good; 0 = three times. 1 = never twice, even if a worker is lost."""
+    """How often a worker may begin it before it fails finally; 0 = three times. 1 = never twice, even if a worker is lost."""
     linger_ms: int = 0
     """Cancelled this long after its last reader left; 0 = never."""
     waiting: bool = False

@@ -40,7 +40,7 @@ _Written = tuple[Flushing, Append]
 
 
 class AppendBatcher:
-    """See the module. A writer has one append under way at a time, and hears of each once, from the event loop."""
+    """See the module. A writer has one append under way at a time, and is called once for each, from the event loop."""
 
     def __init__(self, scheduler: Scheduler, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduler = scheduler

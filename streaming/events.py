@@ -33,7 +33,7 @@ _EVENT_ID = re.compile(r"([0-9]{1,16})-([0-9]{1,13})")
 class Event(Struct, frozen=True, gc=False):
     """One entry of a task's log, or one made for a reader (type in `UNLOGGED`; epoch and seq are 0).
 
-    `seq` counts the log's events from 1 without a gap. `epoch` tells apart what was written at the same place: the events of
+    `seq` counts the log's events from 1 without a gap. `epoch` distinguishes what was written at the same place: the events of
     one attempt share one, and none ever comes again. For clients an id is opaque.
     """
 

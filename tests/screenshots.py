@@ -1,33 +1,37 @@
-"""Takes the pictures of the web pages that the documents show: `make screenshots` writes docs/images/<shot>-<look>.png.
+"""Takes the pictures of the web pages that the documents show: `make screenshots` writes docs/images/<shot>-<look>.png, and the
+animated docs/images/burst-<look>.webp.
 
 Each shot has a stage of its own: a gateway in this process with a private Redis, and workers that say what the scene wants. To
-add a page, write its scene and name it in SHOTS.
+add a page, write its scene and name it in SHOTS. The burst is filmed on what `make run` starts.
 """
 
 import asyncio
+import contextlib
+import io
+import itertools
 import math
 import random
+import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from playwright.async_api import Page, expect
-from tests.integration.native.keys import key, secret
+from PIL import Image
+from playwright.async_api import Browser, FloatRect, Page, expect
 from tests.integration.web.conftest import DEADLINE_MS
 from tests.support.browser import chromium
+from tests.support.prepared import command
 from tests.support.rawworkers import RawWorker
-from tests.support.records import entry
-from tests.support.servers import running_server
+from tests.support.servers import free_port, running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway.settings import PriceSettings
-from fairlane.gateway.usage.usage import UsageTable
 from fairlane.web.history.buckets import Bucket, ModelCounts
 from fairlane.web.history.history import BUCKET_MS, HOUR_MS
 
@@ -36,62 +40,6 @@ LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
 }
-MODEL = "deepseek-chat"
-ANSWER = """\
-A queue keeps a promise that a refusal breaks: **everybody gets a turn**, in an order that can be explained.
-
-1. Nobody has to try again and again. Whoever asks more often gets no more.
-2. A paying tier goes first *by weight*, and starves nobody.
-3. One heavy user delays only themselves.
-
-```python
-task = client.post("/api/openai", json=body).json()
-print(task["position"], task["estimatedWaitMs"])
-```
-
-And while you wait, you see where you stand.
-"""
-
-
-async def watched_task(page: Page, talk: Talk) -> None:
-    """A task that was cut off once and is complete."""
-    async with talk.worker2([MODEL]) as worker:
-        await page.locator(f"#model option[value={MODEL}]").wait_for(state="attached")
-        await page.locator("#tier").select_option("paid")
-        await page.locator("#send").click()
-        task = await worker.take()
-        words = ANSWER.split(" ")
-        for number, word in enumerate(words):
-            if number == len(words) // 3:
-                await page.locator("#cut").click()
-            if number == len(words) // 2:
-                await page.locator("#resume").click()
-            await worker.chunk(task, word if number == 0 else f" {word}", number + 1)
-            await asyncio.sleep(0.015)  # as a model would, so that the figures are not absurd
-        usage = {"inputTokens": 24, "outputTokens": len(words)}
-        await worker.answer(task, None, usage=usage, finishReason="stop")
-        await expect(page.locator("#task-state[data-status=completed]")).to_be_visible()
-
-
-async def fair_burst(page: Page, talk: Talk) -> None:
-    """A flood, and two who come after it."""
-
-    async def serve(worker: RawWorker) -> None:
-        while True:
-            task = await worker.recv(None)
-            if task["type"] == "task":
-                await asyncio.sleep(0.12)
-                await worker.answer(task, {"content": "ok"}, usage={"inputTokens": 9, "outputTokens": 24})
-
-    async with talk.worker2([MODEL]) as one, talk.worker2([MODEL]) as other:
-        for worker in (one, other):
-            talk.later(serve(worker))
-        await page.locator("#tabs label", has_text="Burst").click()
-        await page.locator(f"#burst-model option[value={MODEL}]").wait_for(state="attached")
-        await page.locator("#burst-send").click()
-        await expect(page.locator("#burst-progress")).to_have_text("24 of 24 ended")
-
-
 LOAD = [
     ("acme", "paid", "stream", "deepseek-chat", 30),
     ("globex", "paid", "batch", "qwen3-32b", 110),
@@ -190,88 +138,6 @@ async def write_an_hour(talk: Talk) -> None:
         await gateway.link.command("XADD", gateway.keys("history"), "*", *fields)
 
 
-PRICES = [
-    {"model": "deepseek-chat", "input": 0.27, "cached_input": 0.07, "output": 1.1},
-    {"model": "qwen3-32b", "input": 0.1, "output": 0.4},
-]
-ACCOUNTS: dict[str, Any] = {
-    "keys": [key("ops", scopes=["admin"]), key("grafana", scopes=["metrics"])],
-    "prices": [PriceSettings.model_validate(price) for price in PRICES],
-}
-
-
-async def signed_in(page: Page, talk: Talk) -> None:
-    """The page and who speaks beside it are the operator's from now on."""
-    talk.http.headers["Authorization"] = f"Bearer {secret('ops')}"
-    await page.evaluate("key => sessionStorage.setItem('fairlane.key', key)", secret("ops"))
-    await page.reload()
-
-
-async def what_was_used(page: Page, talk: Talk) -> None:
-    """A month of two models, two keys and a few users."""
-    await signed_in(page, talk)
-    rng, packed = random.Random(7), []
-    now = time.time_ns() // 1_000_000
-    prices = {"deepseek-chat": "270000 70000 1100000 1100000 0", "qwen3-32b": "100000 100000 400000 400000 0"}
-    for day in range(30):
-        for number in range(rng.randrange(30, 60)):
-            model = rng.choice(["deepseek-chat", "deepseek-chat", "qwen3-32b"])
-            whose, user = rng.choice([("site", "site/ann"), ("site", "site/ben"), ("shop", "shop")])
-            failed = rng.random() < 0.03
-            tokens = (rng.randrange(500, 4000), 0 if failed else rng.randrange(500, 3000))
-            each = (270, 1100) if model == "deepseek-chat" else (100, 400)
-            cost = (
-                "0" if failed else str(sum(n * price for n, price in zip(tokens, each, strict=True)) // 1000)
-            )
-            ended = {"state": "failed", "code": "UPSTREAM_ERROR"} if failed else {}
-            told = {
-                "model": model,
-                "key": whose,
-                "user": user,
-                "tokens": tokens,
-                "price": prices[model],
-                "cost": cost,
-            }
-            packed.append(entry(f"{day}-{number}", ended=now - day * 86_400_000, **told, **ended))  # type: ignore[arg-type]
-    async with talk.served.gateway.database.writing() as connection:
-        await UsageTable(lambda queue: "paid").write(connection, packed)
-    await page.reload()
-    await expect(page.locator("#usage tbody tr")).to_have_count(2)
-
-
-async def one_key(page: Page, talk: Talk) -> None:
-    """A back end's key with limits and a quota, of which some is used."""
-    await signed_in(page, talk)
-    limits = {"requests_per_minute": 600, "tokens_per_day": 5_000_000, "max_running": 20}
-    made = {
-        "id": "shop",
-        "tier": "paid",
-        "note": "the shop's back end",
-        "limits": limits,
-        "delegating": True,
-        "signing": True,
-    }
-    quota = {"budget": 20, "per": "month", "otherwise": "free"}
-    shop = (await talk.http.post("/api/admin/keys", json={**made, "quota": quota})).json()["secret"]
-    for number, credits in ((17, 50), (18, 25.5)):
-        said = {
-            "key": "shop",
-            "credits": credits,
-            "id": f"invoice-{number}",
-            "note": f"invoice {number} is paid",
-        }
-        await talk.http.post("/api/admin/balances/grants", json=said)
-    async with talk.worker2([MODEL]) as worker, talk.client(shop) as caller:
-        for number in range(5):
-            call = talk.later(
-                caller.post("/api/openai", json={"model": MODEL, "messages": [], "max_tokens": 4000})
-            )
-            usage = {"inputTokens": 1900 + 40 * number, "outputTokens": 3000 - 270 * number}
-            await worker.answer(await worker.take(), {"content": "ok"}, usage=usage)
-            await call
-    await expect(page.locator("#ledger tbody tr")).to_have_count(7)
-
-
 @dataclass(frozen=True)
 class Shot:
     """One page in one state. `scene` brings it there."""
@@ -283,13 +149,7 @@ class Shot:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-SHOTS = [
-    Shot("playground", "/", watched_task),
-    Shot("burst", "/", fair_burst, ["light", "dark"]),
-    Shot("dashboard", "/dashboard", operators_view),
-    Shot("usage", "/dashboard#/usage", what_was_used, ["light", "dark"], ACCOUNTS),
-    Shot("key", "/dashboard#/keys/shop", one_key, ["light", "dark"], ACCOUNTS),
-]
+SHOTS = [Shot("dashboard", "/dashboard", operators_view)]
 
 
 async def take(shots: Sequence[Shot]) -> None:
@@ -312,7 +172,69 @@ async def take(shots: Sequence[Shot]) -> None:
                 print(f"{shot.name}-{look}.png")
 
 
+FILM_VIEW: FloatRect = {"x": 0, "y": 216, "width": 1180, "height": 784}
+"""The form and the chart; the page's head above them and the code below are left out."""
+FRAME_S = 0.16
+LAST_FRAME_S = 4.0
+
+
+@contextlib.contextmanager
+def demo() -> Iterator[str]:
+    """Yield the address of what `make run` starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = command("demo", "--port", str(free_port()))
+        with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as child:
+            try:
+                assert child.stdout
+                yield child.stdout.readline().split()[3]
+            finally:
+                child.send_signal(signal.SIGINT)
+                child.wait(30)
+
+
+async def film(browser: Browser, look: str) -> None:
+    """Film a burst from its first task to its last: a user who sends forty, and two others who come after them with eight."""
+    options = {**LOOKS[look], "viewport": {"width": 1180, "height": 1000}}
+    frames: list[tuple[float, bytes]] = []
+    with demo() as url:
+        context = await browser.new_context(**options, locale="en-GB")
+        page = await context.new_page()
+        await page.goto(url)
+        await page.locator("#tabs label", has_text="Burst").click()
+        await page.locator("#burst-model option[value=demo-fast]").wait_for(state="attached")
+        await page.locator("#burst-model").select_option("demo-fast")
+        await page.locator("#burst-tokens").fill("64")
+        for number, count in enumerate((40, 8, 8)):
+            await page.locator(f"#burst-count-{number}").fill(str(count))
+        await page.locator("#burst-send").click()
+        await page.mouse.move(0, 0)
+        ended = page.locator("#burst-progress", has_text="56 of 56 ended")
+        while not frames or not await ended.is_visible():
+            began = time.monotonic()
+            frames.append((began, await page.screenshot(clip=FILM_VIEW)))
+            await asyncio.sleep(max(0.0, began + FRAME_S - time.monotonic()))
+        await asyncio.sleep(0.5)  # let the last frame be drawn
+        frames.append((time.monotonic(), await page.screenshot(clip=FILM_VIEW)))
+        await context.close()
+    times = [*(at for at, _ in frames), frames[-1][0] + LAST_FRAME_S]
+    lasts = [round(1000 * (after - at)) for at, after in itertools.pairwise(times)]
+    first, *others = (Image.open(io.BytesIO(picture)).convert("RGB") for _, picture in frames)
+    name = f"burst-{look}.webp"
+    first.save(
+        IMAGES / name, save_all=True, append_images=others, duration=lasts, loop=0, lossless=True, method=6
+    )
+    print(name, f"{(IMAGES / name).stat().st_size / 1024:.0f} KiB")
+
+
+async def main(wanted: Sequence[str]) -> None:
+    """Take those pictures; all of them if none is named."""
+    await take([shot for shot in SHOTS if not wanted or shot.name in wanted])
+    if not wanted or "burst" in wanted:
+        async with chromium() as browser:
+            for look in LOOKS:
+                await film(browser, look)
+
+
 if __name__ == "__main__":
-    wanted = sys.argv[1:]
     expect.set_options(timeout=DEADLINE_MS)
-    asyncio.run(take([shot for shot in SHOTS if not wanted or shot.name in wanted]))
+    asyncio.run(main(sys.argv[1:]))

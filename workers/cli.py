@@ -161,7 +161,7 @@ class UpstreamOptions:
         list[str] | None,
         typer.Option(
             help="NAME=VALUE: what the server takes otherwise, such as stream_options=omit, max_tokens=max_completion_tokens or "
-            "system=first, or a member that clients can set, such as provider=allow (docs/providers.md); may be repeated. A "
+            "system=first, or a member that clients can set, such as provider=allow (docs/models.md); may be repeated. A "
             "rejection that names such a member is learnt from."
         ),
     ] = None
@@ -272,7 +272,9 @@ def check_provider(
     total_ms: Total = 60_000,
     require: Annotated[
         list[str] | None,
-        typer.Option(help="A check that has to work besides answer and stream, e.g. tools; may be repeated."),
+        typer.Option(
+            help="A check that has to work in addition to answer and stream, e.g. tools; may be repeated."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each check.")] = False,
 ) -> None:
@@ -378,7 +380,7 @@ def simulate(
         list[str] | None, typer.Option(help="A model to offer; may be repeated. [default: any]")
     ] = None,
 ) -> None:
-    """Pretend to be a model of a given speed; for load tests and for trying out failures. It also speaks, hears and draws.
+    """Pretend to be a model of a given speed; for load tests and for trying out failures. It also simulates audio and images.
 
     Example: fairlane worker simulate --model big --slots 32 --tokens-per-second 80 --failure-rate 0.05
     """

@@ -20,7 +20,7 @@ SEEDS = range(1, 9)
 
 
 class RemoteVtc(Vtc):
-    """VTC that hears of the tokens as often as a gateway's leases are renewed, not inside the engine."""
+    """VTC that is informed of the tokens as often as a gateway's leases are renewed, not inside the engine."""
 
     name = VTC_EVERY_5_S
     report_us = 5 * SECOND

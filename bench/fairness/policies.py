@@ -10,7 +10,7 @@ INPUT_PRICE, OUTPUT_PRICE = 1, 2
 
 
 class _Plain:
-    """What all of them do alike: `_add` a task, `_next` one for a free slot."""
+    """What all of them do: `_add` a task, `_next` one for a free slot."""
 
     name = ""
     report_us = 3_600_000_000

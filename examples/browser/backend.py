@@ -1,6 +1,6 @@
 """A page's back end: submits with its key, and gives the page a link that reads this one task.
 
-Three programs, each in a terminal of its own; then open http://127.0.0.1:8000 (docs/browser.md):
+Three programs, each in a terminal of its own; then open http://127.0.0.1:8000 (docs/apps.md):
 
 FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000,http://localhost:8000 fairlane serve
 fairlane worker simulate --model demo
@@ -24,18 +24,18 @@ app = FastAPI()
 
 @app.post("/ask")
 async def ask(request: Request) -> Response:
-    """The link to the answer's stream. `async`: do not wait. `stream`: the task's events hold the output as it comes."""
+    """Return the link to the answer's stream. `async`: do not wait. `stream`: the events have the output as it arrives."""
     messages = [{"role": "user", "content": (await request.body()).decode()}]
     task = {"model": os.environ.get("MODEL", "demo"), "async": True, "stream": True, "messages": messages}
     async with httpx2.AsyncClient(timeout=20) as gateway:
         answer = await gateway.post(f"{GATEWAY}/api/openai", json=task, headers=HEADERS)
-    answered = answer.json()  # or why it was refused: no worker, queue full …
+    answered = answer.json()  # or an error: no worker, queue full …
     return JSONResponse(answered if answer.is_error else {"streamUrl": GATEWAY + answered["streamUrl"]})
 
 
 @app.get("/fairlane.js")
 async def client() -> Response:
-    """The client comes from the gateway; a copy of web/client/fairlane.js does as well."""
+    """Redirect to the gateway's client. A copy of web/client/fairlane.js works, too."""
     return RedirectResponse(f"{GATEWAY}/static/client/fairlane.js")
 
 

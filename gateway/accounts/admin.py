@@ -401,7 +401,7 @@ class KeyAdmin:
         """Return the same, if it can be changed. Raise ApiError (404, 409)."""
         key = await self._stored(change, key_id)
         if key.revoked_ms is not None:
-            raise _conflict("KEY_REVOKED", f"The key {key_id!r} is revoked, for good; create another one")
+            raise _conflict("KEY_REVOKED", f"The key {key_id!r} is revoked permanently; create another one")
         if key.entry is None:
             raise _conflict("KEY_UNREADABLE", f"A newer Fairlane wrote the key {key_id!r}: change it there")
         return key

@@ -143,7 +143,7 @@ class Caller:
 
     def may_see(self, key_id: str, user: str) -> bool:
         """Return whether this caller may read and cancel the tasks of `user` of the key `key_id`: its own, and with an admin key
-        any. In no-auth mode every caller is an admin, and still sees its own tasks alone, lest users see each other's by mistake.
+        any. In no-auth mode every caller is an admin, and still sees only its own tasks, so that users see no others' by mistake.
         """
         return self.sees_all or self.owns(key_id, user)
 

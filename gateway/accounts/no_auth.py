@@ -4,7 +4,7 @@ Listening on loopback is not enough for that. A proxy on the same machine forwar
 user visits can send requests to loopback through the user's browser, also under a host name that resolves there.
 
 A proxy or tunnel that speaks HTTP/1.1, rewrites Host and adds no header of its own looks like a program on this machine.
-Therefore `access_warnings` warns at every start, and docs/proxies.md says what to do.
+Therefore `access_warnings` warns at every start, and docs/production.md describes what to do.
 """
 
 import re

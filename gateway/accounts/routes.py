@@ -155,7 +155,7 @@ async def rotate_key(
 async def revoke_key(
     admin: KeysDep, caller: CallerDep, actor: ActorDep, body: BodyDep, key_id: str
 ) -> Response:
-    """Revoke a key for good: new calls get 401, workers' connections end (4401). Open calls and running tasks continue; with
+    """Revoke a key permanently: new calls get 401, workers' connections end (4401). Open calls and running tasks continue; with
     `now` they are ended and `cancelled`.
 
     The last valid key of an admin and the key of this call cannot be revoked. Revoked keys remain listed, and ids are never

@@ -133,24 +133,26 @@ def _claims(payload: bytes, now_s: float) -> Claims:
         raise InvalidToken(f"The token's claims are wrong: {error}"[:300]) from None
     _check_times(claims, now_s)
     if claims.uses is not None and claims.jti is None:
-        raise InvalidToken("The token needs a name of its own (jti), as its uses are counted")
+        raise InvalidToken("The token needs an id (jti), because its uses are counted")
     if claims.user is None and claims.jti is None:
-        raise InvalidToken("The token must name its user (user), or itself (jti)")
+        raise InvalidToken("The token needs a user or an id (jti)")
     if claims.max_tokens is not None and claims.max_completion_tokens is not None:
         raise InvalidToken(
-            "The token names max_tokens and max_completion_tokens: give the one that your models' servers know"
+            "The token has max_tokens and max_completion_tokens. Set the one that your models' servers support"
         )
     if any(name == "*" or not name.isprintable() for name in claims.models or ()):
-        raise InvalidToken("The token's models must be names; without models it is for all of its key")
+        raise InvalidToken(
+            "The token's models must be names. Leave models out to permit all models of its key"
+        )
     return claims
 
 
 def _check_times(claims: Claims, now_s: float) -> None:
     if claims.exp <= now_s - LEEWAY_S:
-        raise InvalidToken("The token has expired: ask for another one", "TOKEN_EXPIRED")
+        raise InvalidToken("The token has expired. Get another one", "TOKEN_EXPIRED")
     if claims.exp > now_s + MAX_TTL_S + LEEWAY_S:
-        raise InvalidToken("The token lasts longer than a day: exp may be 86400 seconds ahead, at most")
+        raise InvalidToken("The token lasts longer than a day. exp can be at most 86400 seconds ahead")
     if max(claims.nbf or 0, claims.iat or 0) > now_s + LEEWAY_S:
         raise InvalidToken(
-            "The token is not valid yet (nbf, iat): compare the clocks of its maker and of the gateway"
+            "The token is not valid yet (nbf, iat). Compare the clocks of the signer and the gateway"
         )

@@ -184,7 +184,7 @@ TIME = r"^[0-9]{0,15}$"
     **described("admin.overview.get", "Get the state of queues, models, workers and replicas", OBJECT),
 )
 async def state(operator: OperatorDep, tasks: Annotated[int, Query(ge=0, le=500)] = 50) -> Response:
-    """Return queues, models, workers, counts, replicas, and the newest tasks. Members: docs/operating.md."""
+    """Return queues, models, workers, counts, replicas, and the newest tasks."""
     return answer(await operator.overview.read(tasks))
 
 
@@ -397,7 +397,7 @@ UserName = Annotated[
 
 @router.delete("/api/admin/users/{user:path}", **described("admin.users.delete", "Erase a user", Erased))
 async def erase(operator: OperatorDep, actor: ActorDep, user: UserName) -> Response:
-    """Erase a user for good: remove stored results of their ended tasks, and replace their name and the ids of requests and
+    """Erase a user permanently: remove stored results of their ended tasks, and replace their name and the ids of requests and
     traces in usage records, sums and the audit log, and in records that are not written yet.
 
     Tasks that wait or run continue: cancel them first. Batches that have not ended are cancelled, their results are not kept,

@@ -18,6 +18,7 @@ from fairlane.gateway.admin.operator import Operator
 from fairlane.gateway.api.schemas import REF, STRING, Error, body_of, json
 from fairlane.gateway.audit.log import actor_of
 from fairlane.gateway.core.bodies import parse_values
+from fairlane.gateway.error_codes import ERROR_CODES
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.http.request import Request
 from fairlane.gateway.usage.queries import PLAIN
@@ -34,7 +35,7 @@ SIGNED_TOKEN = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "JWT",
-    "description": "A token that a back end has signed with its key, for one of its users: docs/signing.md.",
+    "description": "A token that a back end has signed for one of its users: docs/apps.md#let-pages-submit-signed-tokens",
 }
 
 
@@ -53,7 +54,8 @@ LIMIT_HEADERS = {
 
 
 def complete(document: dict[str, Any]) -> None:
-    """Add to a document the headers of limits on `/v1`, and signed tokens where calls accept them."""
+    """Add to a document the headers of limits on `/v1`, signed tokens where calls accept them, and the error codes."""
+    document["x-error-codes"] = [row.shown() for row in ERROR_CODES.values()]
     document["components"]["securitySchemes"]["signedToken"] = SIGNED_TOKEN
     for path, operations in document["paths"].items():
         for operation in operations.values():

@@ -120,7 +120,7 @@ def _key(request: Request, in_header: str | None, fields: RawObject) -> str | No
     if in_header is not None:
         values = {value for name, value in request.scope["headers"] if name == KEY_HEADER}
         if len(values) > 1:
-            raise bad_request(f"{HEADER} is given twice, and not the same", HEADER)
+            raise bad_request(f"{HEADER} was sent twice with different values", HEADER)
         _check(in_header, HEADER)
     in_body = value_of(fields, FIELD)
     if in_body is None:
@@ -129,7 +129,7 @@ def _key(request: Request, in_header: str | None, fields: RawObject) -> str | No
         raise bad_request(f"{FIELD} must be a string", FIELD)
     _check(in_body, FIELD)
     if in_header not in (None, in_body):
-        raise bad_request(f"{FIELD} must be what the header {HEADER} says: name the key once", FIELD)
+        raise bad_request(f"{FIELD} must equal the header {HEADER}; send only one of them", FIELD)
     return in_body
 
 

@@ -131,7 +131,7 @@ EVENTS = sse(STRING, event=True)
 def submission(
     path: str, call: Callable[..., Awaitable[None]], summary: str, body: Json, answers: Json
 ) -> RawRoute:
-    """Return a call of OpenAI's API that submits a task. `path`: after /v1/; `answers`: those besides JSON."""
+    """Return a call of OpenAI's API that submits a task. `path`: after /v1/; `answers`: those in addition to JSON."""
     return RawRoute(
         *("POST", f"/v1/{path}", call, f"{path.replace('/', '.')}.create", summary),
         description=f"{summary}. {UNCHANGED}",

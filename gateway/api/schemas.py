@@ -95,15 +95,39 @@ ManyTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
 class NativeRequest(Schema, kw_only=True):
     """Any JSON object; the worker gets the members that the gateway does not read."""
 
-    model: Model | None = None
-    stream: bool | None = None
-    async_: bool | None = field(default=None, name="async")
-    timeout: Annotated[float | None, says("ms")] = None
-    mode: Mode | None = None
-    priority: Annotated[int, Meta(ge=0, le=5)] | None = None
-    on_disconnect: Literal["cancel", "continue"] | None = None
-    result_ttl_ms: Positive | None = None
-    metadata: Any = None
+    model: Annotated[Model | None, says("a model that a worker serves, or a route; default: `default`")] = (
+        None
+    )
+    stream: Annotated[
+        bool | None, says("return events as they arrive; default: that of the route, else false")
+    ] = None
+    async_: Annotated[bool | None, says("return 202 and a task id immediately")] = field(
+        default=None, name="async"
+    )
+    timeout: Annotated[
+        float | None,
+        says(
+            "milliseconds from submission to the end; default: `task_timeout`, of streams `max_task_timeout`"
+        ),
+    ] = None
+    mode: Annotated[
+        Mode | None,
+        says(
+            "a queue of the tier: `stream`, `batch` or `vision`; default: `vision` with an image, else `stream` if a client "
+            "waits, else `batch`"
+        ),
+    ] = None
+    priority: Annotated[int, Meta(ge=0, le=5), says("0 to 5 among your own tasks; 5 is first")] | None = None
+    on_disconnect: Annotated[
+        Literal["cancel", "continue"] | None,
+        says("what happens without readers: `cancel`, or `continue`, the default with `async`"),
+    ] = None
+    result_ttl_ms: Annotated[
+        Positive | None, says("milliseconds that result and events are kept; default: `task_result_ttl`")
+    ] = None
+    metadata: Annotated[
+        Any, says("any JSON of at most 4,096 bytes; returned in polls, `start` and the last event")
+    ] = None
     repair: Annotated[bool | None, says("retry once if the output does not match its JSON schema")] = None
     idempotency_key: Annotated[IdempotencyKey | None, says("as the header `Idempotency-Key`")] = None
 
@@ -112,17 +136,28 @@ class TaskRequest(NativeRequest, kw_only=True):
     """A task of any type with a `payload` for its worker; a `template`, which makes the payload; or a `chain` of stages, which is
     `async` unless `stream` or `async` is given."""
 
-    type: Annotated[str, Meta(min_length=1, max_length=100)] | UnsetType = UNSET
-    payload: Any = None
+    type: (
+        Annotated[
+            str,
+            Meta(min_length=1, max_length=100),
+            says("the type of task, such as `openaiLike`; `http` and `permit` are requests to endpoints"),
+        ]
+        | UnsetType
+    ) = UNSET
+    payload: Annotated[Any, says("any JSON, which the worker gets")] = None
     template: Annotated[str | None, says("a route or template of `GET /api/routes`")] = None
     chain: Annotated[Any, says("the name of a chain of `GET /api/routes`")] = None
     variables: Annotated[dict[str, Any] | None, says("values of the template's or chain's variables")] = None
     locale: Annotated[str | None, says("such as `en` or `zh-CN`")] = None
     url: Annotated[str | None, says("of the types `http` and `permit`: the URL to call")] = None
-    endpoint: Annotated[str | None, says("of these types: the endpoint, if the URL does not name it")] = None
-    method: Annotated[str | None, says("of these types; default: POST with a body, else GET")] = None
-    headers: Annotated[dict[str, Any] | None, says("of type `http`")] = None
-    query: Annotated[dict[str, Any] | None, says("of these types: appended to the URL's query")] = None
+    endpoint: Annotated[
+        str | None, says("of `http` and `permit`: the endpoint, if the URL does not name it")
+    ] = None
+    method: Annotated[str | None, says("of `http` and `permit`: default POST with a body, else GET")] = None
+    headers: Annotated[dict[str, Any] | None, says("of type `http`: headers of the request")] = None
+    query: Annotated[dict[str, Any] | None, says("of `http` and `permit`: appended to the URL's query")] = (
+        None
+    )
     body: Annotated[Any, says("of type `http`: a text or any other JSON")] = None
     body_base64: Annotated[str | None, says("of type `http`: bytes")] = None
 
@@ -158,31 +193,9 @@ File = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 
 # ---- errors ----------
 
-CODES = {
-    400: ("INVALID_REQUEST",),
-    401: ("UNAUTHORIZED", "TOKEN_EXPIRED", "LINK_INVALID"),
-    403: ("FORBIDDEN", "TOKEN_USED_UP"),
-    404: ("MODEL_NOT_FOUND", "TASK_NOT_FOUND", "FILE_NOT_FOUND", "FILES_OFF"),
-    410: ("IDEMPOTENCY_RESULT_GONE",),
-    422: ("IDEMPOTENCY_KEY_REUSED",),
-    429: (
-        *("RATE_LIMITED", "INSUFFICIENT_QUOTA", "USER_QUEUE_FULL", "TOO_MANY_CALLS"),
-        *("TOO_MANY_IDEMPOTENCY_KEYS", "TOO_MANY_FILES"),
-    ),
-    503: (
-        *("QUEUE_FULL", "WAIT_TOO_LONG", "NO_WORKER", "MODEL_UNAVAILABLE", "OUTBOX_FULL", "GATEWAY_STOPPING"),
-        *("STORE_UNAVAILABLE", "DATABASE_UNAVAILABLE", "TOO_MANY_CONNECTIONS", "REPORT_TOO_LONG"),
-        *("STORAGE_UNAVAILABLE", "FILE_LOST"),
-    ),
-    507: ("STORAGE_FULL",),
-}
-"""The codes of rejections, by HTTP status. `/v1` has OpenAI's names of three: `rate_limit_exceeded`, `insufficient_quota` and
-`invalid_api_key`; failed tasks have the codes of `queues/failures.py`."""
-REJECTIONS = "; ".join(f"{status}: {', '.join(codes)}" for status, codes in CODES.items())
-
 
 class OpenAIError(Struct, kw_only=True):
-    """Why a call failed, in OpenAI's shape: `message`, `type`, `param` and `code`."""
+    """Why a call failed, in OpenAI's shape: `message`, `type`, `param` and `code`; and `docs_url`, which explains it."""
 
     error: dict[str, str | None]
 
@@ -294,9 +307,10 @@ class Error(Schema, kw_only=True):
     """The reason why a call failed. `code` is for programs, `error` is a message for people."""
 
     error: str
-    code: Annotated[str, says(f"of a failed task, or of a rejection: {REJECTIONS}")]
+    code: Annotated[str, says("the cause; `/docs` and `x-error-codes` have all of them")]
     category: Annotated[str, says("of a task that failed: what is to be done, a word for several codes")] = ""
     model: Annotated[str, says("with NO_WORKER: the model without a worker")] = ""
+    docs_url: Annotated[str, says("where this gateway explains the code")] = ""
     task_id: str = ""
     retry_after_ms: Ms = 0
     waited_for: Waited = UNSET

@@ -23,11 +23,11 @@ MAX_REASONS = 50
 
 # fmt: off
 GAUGES = (
-    Gauge("fairlane_batches_unended", ("status",), "Batches that have not ended"),
+    Gauge("fairlane_batches_unended", ("status",), "Unended batches"),
     Gauge(
         "fairlane_batches_stalled", ("reason",),
-        "Batches without a waiting or running line because lines are blocked, by the code of the reason"),
-    Gauge("fairlane_batch_lines_in_progress", ("status",), "Lines of batches that are submitted: waiting, running"),
+        "Batches whose lines are all blocked, by the code of the reason"),
+    Gauge("fairlane_batch_lines_in_progress", ("status",), "Lines of batches whose tasks are waiting or running"),
 )
 # fmt: on
 

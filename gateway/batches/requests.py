@@ -57,7 +57,7 @@ async def _responses(body: Raw, bodies: Bodies, settings: Settings) -> Request:
         ("previous_response_id", wishes.previous),
     ):
         if wish:
-            raise bad_request(f"{name} cannot be asked for in a batch: its responses are not kept", name)
+            raise bad_request(f"{name} is not supported in a batch: its responses are not stored", name)
     read = partial(chat_of, most=settings.max_body_bytes, hosted_tools=settings.hosted_tools)
     asked = await bodies.run(len(body), read, fields)
     view = partial(ResponsesBodyView, echo=asked.echo)

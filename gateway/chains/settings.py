@@ -34,11 +34,11 @@ class StageSettings(SettingsPart):
     """Name: lowercase letters, digits, `_` and `-`."""
 
     when: Expression | None = None
-    """A variable, or an expression in `{{ }}`: if it is empty or false the stage is skipped. Not set: it always runs."""
+    """A variable, or an expression in `{{ }}`: if it is empty or false the stage is skipped. Not set: always."""
 
     each: Expression | None = None
-    """A variable, or an expression in `{{ }}`, that is a list: the stage runs once for each item, in parallel (64 at most). Texts
-    read it as `item`, and its number from 0 as `index`. An empty list skips the stage.
+    """A list (a variable or an expression): the stage runs once for each item, in parallel, 64 at most. Texts read it as
+    `item`, and its number from 0 as `index`. An empty list skips the stage.
     """
 
     template: ModelName | None = None
@@ -57,7 +57,7 @@ class StageSettings(SettingsPart):
     """Task type of a `payload`. Not set: `openaiLike`."""
 
     variables: dict[VariableName, JsonValue] | None = None
-    """Values of the template's variables; texts are templates. Not set: the chain's variables of the same names."""
+    """Values of the template's variables; texts are templates. Not set: the chain's of the same names."""
 
     parameters: Parameters = Field(default={})
     """Further fields of the request, with `messages`: `temperature`, `top_p`, `stop` and others."""
@@ -66,8 +66,8 @@ class StageSettings(SettingsPart):
     """JSON schema of the answer, with `messages`; later stages read the answer as `stages.NAME.json`."""
 
     stream: bool | None = None
-    """Whether readers see the output of this stage as it arrives. Not set: the last stage streams if the request does, or,
-    without `stream`, its route.
+    """Whether readers see the output of this stage as it arrives. Not set: the last stage, if the request streams. Without
+    `stream` in the request its route decides.
     """
 
     def names(self, routes: Container[str]) -> str:

@@ -86,7 +86,7 @@ LIMIT_VALUES = "Settings as NAME=VALUE; null restores the configured value."
 
 
 def _adopt(config: Config = None) -> None:
-    """Let the replicas of the configured Redis use this database, if theirs is lost for good."""
+    """Let the replicas of the configured Redis use this database, if theirs is lost permanently."""
     from fairlane.gateway.cli.database import adopt  # noqa: PLC0415 (SQLAlchemy)
 
     adopt(config)
@@ -133,7 +133,7 @@ COMMANDS: Mapping[str, Command | Callable[..., None]] = {
     ),
     "key rotate": keys.rotate,
     "key revoke": Command(
-        "Revoke a key for good. Requests under way finish, unless --now is given.",
+        "Revoke a key permanently. Requests under way finish, unless --now is given.",
         "/api/admin/keys/{key_id}/revoke",
         method="POST",
         options=("now",),
@@ -261,7 +261,7 @@ COMMANDS: Mapping[str, Command | Callable[..., None]] = {
         "cooldown_until=cooldownUntil:time cooldown_by=cooldownBy reason",
     ),
     "breaker update": Command(
-        "Open or close a circuit breaker until it is reset: STATUS is open, closed or auto (reset; ends a 429 cooldown).",
+        "Open or close a circuit breaker until it is reset: BREAKER is open, closed or auto (reset; ends a 429 cooldown).",
         "/api/admin/models/{model}",
         method="PATCH",
         arguments=("breaker",),

@@ -20,7 +20,7 @@ from fairlane.queues.store.wire import disconnect
 
 
 def adopt(config: Path | None) -> None:
-    """Let the replicas of the configured Redis use this database, if theirs is lost for good."""
+    """Let the replicas of the configured Redis use this database, if theirs is lost permanently."""
     settings, _ = load_settings(config, {}, os.environ)
     if settings.redis_url is None:
         stop("there is no redis_url: a private Redis uses the database that exists")

@@ -28,7 +28,7 @@ def erase(
     fairlane user erase site/ann
     """
     if not yes:
-        typer.confirm(f"Erase {user} and cancel their batches for good?", abort=True, err=True)
+        typer.confirm(f"Erase {user} and cancel their batches? This cannot be undone.", abort=True, err=True)
     erased: dict[str, int] = {}
     answer: dict[str, Any] = {"more": True}
     waits = 0

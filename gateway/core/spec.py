@@ -75,7 +75,7 @@ MIN_LINGER_MS = 3000
 
 
 class Options(msgspec.Struct):
-    """The options of a task besides its payload. None = not given."""
+    """The options of a task, without its payload. None = not given."""
 
     wait: bool = True
     """The client waits for the answer (sync or stream)."""

@@ -67,8 +67,8 @@ class EndpointSettings(SettingsPart):
     """Allowed HTTP methods."""
 
     headers: PassingHeaders = Field(default=list(PASSING))
-    """Headers of requests that pass. Headers of the connection, credentials (`Authorization`, `Cookie`, `X-Api-Key`) and those of
-    proxies (`X-Forwarded-For`) never do.
+    """Headers of requests that pass. Headers of the connection, credentials (`Authorization`, `Cookie`, `X-Api-Key`) and
+    those of proxies (`X-Forwarded-For`) never do.
     """
 
     set_headers: OwnHeaders = Field(default={})
@@ -77,15 +77,15 @@ class EndpointSettings(SettingsPart):
     """
 
     windows: Windows | None = None
-    """Requests that it can get within any such time (`ms`, `s`, `m`, `h`), over all replicas and workers: `50/1s`, or up to three
-    windows, `5/200ms, 1000/1h`. Not set: no limit.
+    """Strict limit of requests within any such time, over all replicas: `50/1s`, or up to three, `5/200ms, 1000/1h`. Not set:
+    no limit.
     """
 
     concurrency: Count | None = None
-    """Requests at the same time: C, of Q = C / T. Not set: only the workers' slots limit it."""
+    """Requests at the same time. Not set: the workers' slots."""
 
     mean_ms: Ms | None = None
-    """Duration of a request, T, until one is measured: a first guess for estimates. Not set: no estimate."""
+    """Duration of a request until one is measured, for estimates. Not set: no estimate."""
 
     timeout_ms: Annotated[int, Amount("ms", 100, 10 * MINUTE_MS)] = 30 * SECOND_MS
     """Time of a request, from the connection to the last byte of the response."""
@@ -101,8 +101,8 @@ class EndpointSettings(SettingsPart):
     """
 
     allow_private: Networks = Field(default=[])
-    """Private networks (`10.1.0.0/16`) that the host may be in. None: a name that resolves to a private, local or metadata
-    address is rejected at each request.
+    """Private networks (`10.1.0.0/16`) that the host can be in; other private, local and metadata addresses are rejected.
+    Each request is checked, when its name is resolved.
     """
 
     keys: Annotated[list[Identifier], Field(max_length=1000)] = Field(default=[])

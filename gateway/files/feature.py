@@ -16,9 +16,9 @@ from fairlane.gateway.settings import Problem, Settings, SettingsError
 from fairlane.queues.metrics import STORAGE_FAILURES
 
 GAUGES = (
-    Gauge("fairlane_files", (), "Files, also those that arrive or are still to be removed"),
-    Gauge("fairlane_files_bytes", (), "Bytes that they take, or are set aside for them"),
-    Gauge("fairlane_files_limit_bytes", (), "Bytes that they may take (files.max_size)"),
+    Gauge("fairlane_files", (), "Stored files, including uploads and deletions in progress"),
+    Gauge("fairlane_files_bytes", (), "Bytes used or reserved by files"),
+    Gauge("fairlane_files_limit_bytes", (), "Maximum of these bytes (files.max_size)"),
 )
 
 

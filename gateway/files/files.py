@@ -30,7 +30,7 @@ from fairlane.queues.loops import Periodic
 log = structlog.get_logger("fairlane.gateway")
 
 OURS = frozenset({"batch_output"})
-"""Purposes of files that the gateway writes. They count for their owner, and are never rejected for want of room."""
+"""Purposes of files that the gateway writes. They count for their owner, and are never rejected because the storage is full."""
 BLOCK = 512 * 1024
 """Bytes of one write."""
 ARRIVING_MS = 6 * 3_600_000

@@ -82,19 +82,19 @@ class FilesSettings(SettingsPart):
     """Files of clients (`/v1/files`), and those that Fairlane creates for them."""
 
     storage: Annotated[str, checked(lambda url: parse_storage(url, Path()))] | None = None
-    """Where files are kept: a directory, also as `file:///mnt/fairlane/files`, or a bucket of an S3-compatible server,
-    `s3://bucket/prefix?endpoint=http://minio:9000&region=us-east-1` (needs the extra `s3`: `pip install '.[s3]'`; its credentials
-    are in the usual S3 environment variables). Not set: the directory `files` in `data_dir`. Replicas must share it; a replica
-    that misses another's files rejects requests.
+    """A directory, or a bucket of an S3-compatible server: `s3://bucket/prefix?endpoint=http://minio:9000&region=us-east-1`.
+    Not set: the directory `files` in `data_dir`. A bucket needs the extra `s3` (`pip install '.[s3]'`), and its credentials
+    are in the usual S3 environment variables. A directory can be a URL, `file:///mnt/fairlane/files`. Replicas must share it;
+    a replica that misses another's files rejects requests.
     """
 
     max_bytes: BytesOrZero = 50 * 1024 * MIB
-    """Size of all files together; also 100,000 files at most. One client can have half of what the others leave; more is rejected
-    (507 `STORAGE_FULL`). Set it to the room of the directory: a disk with less than 512 MiB left is a 507, too. 0: uploads
-    and batches are rejected (404 `FILES_OFF`); existing files can be read, and expire.
+    """Size of all files together; more is rejected (507 `STORAGE_FULL`). 0: uploads and batches are rejected. Also 100,000
+    files at most. One client can have half of what the others leave. Set it to the room of the directory: a disk with less
+    than 512 MiB left is a 507, too. With 0 (404 `FILES_OFF`), existing files can be read, and expire.
     """
 
     ttl_ms: Ms | None = 30 * DAY_MS
-    """Time that a file is kept; `expires_after` can only shorten it. The input of a batch stays until a day after the batch's
-    window. 30 days, as OpenAI keeps files of batches. `null`: until its client deletes it.
+    """Time that a file is kept; `expires_after` can only shorten it. `null`: until its client deletes it. The input of a
+    batch stays until a day after the batch's window. 30 days, as OpenAI keeps files of batches.
     """

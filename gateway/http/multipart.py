@@ -22,7 +22,7 @@ MAX_HEADER_BYTES = 4096
 MAX_FIELD_BYTES = 64 * 1024
 """Maximum size of a part that is no file."""
 FRAMING_BYTES = 256 * 1024
-"""Bytes of a form besides its largest part: boundaries, heads and fields."""
+"""Bytes of a form in addition to its largest part: boundaries, heads and fields."""
 _ENCODINGS = ("", "binary", "8bit", "7bit")
 _ESCAPED = (("%22", '"'), ("%0D", "\r"), ("%0A", "\n"))
 """Escapes of clients in names; nothing else is escaped."""

@@ -62,7 +62,9 @@ def _path(name: str) -> tuple[str, list[str]]:
     if len(keys) > MAX_LEVELS:
         raise bad_request(f"{name[:100]} has more than {MAX_LEVELS} names in brackets", found[1][:100])
     if "" in keys[:-1]:
-        raise bad_request(f"{name[:100]}: empty brackets stand at the end of a name", found[1][:100])
+        raise bad_request(
+            f"{name[:100]}: empty brackets are allowed only at the end of a name", found[1][:100]
+        )
     return found[1], keys
 
 

@@ -1,7 +1,7 @@
 """Messages with their blocks, as chat has them. Pure.
 
 What chat has no word for stands in its messages under Anthropic's name for it, and is noted (`Conversation.extended`): workers
-for Anthropic send it on, others leave it out or say it otherwise (docs/messages.md).
+for Anthropic send it on, others leave it out or say it otherwise (docs/http-api.md).
 """
 
 import re
@@ -91,7 +91,7 @@ class Conversation:
         if is_empty(raw):
             return []
         if kind_of(raw) != "[":
-            raise invalid(place, "must be a text or a list of blocks")
+            raise invalid(place, "must be a string or a list of blocks")
         return read(raw, decoder, place)
 
     def _add_user(self, raw: Raw, place: str) -> None:
@@ -161,7 +161,7 @@ class Conversation:
         if not is_null(block.caller):
             caller = read(block.caller, _typed, f"{place}.caller")
             if caller.type != "direct":
-                raise invalid(f"{place}.caller", "only tools that the model calls itself are known here")
+                raise invalid(f"{place}.caller", "must be direct: only the model can call tools")
         self._budget.check_escaped(block.input)
         arguments = json_string(bytes(block.input).decode())
         function = join_object([("name", string(block.name, f"{place}.name")), ("arguments", arguments)])
@@ -278,7 +278,7 @@ def _check_citations(raw: Raw, place: str) -> None:
         return
     found = members(raw) or {}
     if found.keys() - {"enabled"} or bytes(found.get("enabled", b"")) == b"true":
-        raise invalid(place, "citations are not supported here; leave it out")
+        raise invalid(place, "citations are not supported; leave it out")
 
 
 def _plain(text_json: bytes) -> bytes:

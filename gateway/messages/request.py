@@ -1,4 +1,4 @@
-"""One of Anthropic's Messages requests as a chat request. Pure. docs/messages.md has the table."""
+"""One of Anthropic's Messages requests as a chat request. Pure. docs/http-api.md has the table."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -145,10 +145,10 @@ def chat_of(
 
 def _bound(raw: Raw | None) -> Raw:
     if raw is None:
-        raise invalid("max_tokens", "is missing: Anthropic's clients bound each answer")
+        raise invalid("max_tokens", "is missing; it is required, as in Anthropic's API")
     most = read(raw, _whole, "max_tokens")
     if not 1 <= most <= MAX_OUTPUT_TOKENS:
-        raise invalid("max_tokens", f"must be a whole number from 1 to {MAX_OUTPUT_TOKENS}")
+        raise invalid("max_tokens", f"must be an integer from 1 to {MAX_OUTPUT_TOKENS}")
     return raw
 
 
@@ -162,14 +162,14 @@ def _pass_on(given: RawObject, chat: RawObject) -> None:
         if read(given["stop_sequences"], _texts, "stop_sequences"):
             chat["stop"] = given["stop_sequences"]
     if "speed" in given and read(given["speed"], _text, "speed") != "standard":
-        raise invalid("speed", "there is one speed, standard")
+        raise invalid("speed", "must be standard")
     if "context_management" in given:
         managed = read(given["context_management"], _management, "context_management")
         place = "context_management.edits"
         edits = () if is_null(managed.edits) else read(managed.edits, _edits, place)
         for number, edit in enumerate(edits):
             if edit.type not in _EDITS:
-                raise invalid(f"{place}[{number}].type", f"{edit.type[:100]!r} is not done here")
+                raise invalid(f"{place}[{number}].type", f"{edit.type[:100]!r} is not supported")
 
 
 def _user(given: RawObject, chat: RawObject) -> None:
@@ -208,7 +208,7 @@ def _tool(raw: Raw, place: str, hosted: HostedTools) -> shapes.Tool | None:
     tool = read(raw, _tool_shape, place)
     check_callers(tool.allowed_callers, f"{place}.allowed_callers")
     if not is_empty(tool.input_examples):
-        raise invalid(f"{place}.input_examples", "put them into the description")
+        raise invalid(f"{place}.input_examples", "is not supported; put examples into the description")
     return tool
 
 
@@ -262,7 +262,7 @@ def _output(given: RawObject, chat: RawObject) -> dict[str, bytes]:
             only_there["output_config"] = msgspec.json.encode({"effort": effort})
     if "output_format" in given:
         if "response_format" in chat:
-            raise invalid("output_format", "output_config.format says it already")
+            raise invalid("output_format", "output_config.format already sets the format")
         _form(given["output_format"], "output_format", chat)
     if "thinking" in given:
         thinking = read(given["thinking"], _thinking, "thinking")
@@ -282,7 +282,7 @@ def _effort(thinking: shapes.ThinkingConfig) -> str:
     """Return the effort of a budget of thinking tokens."""
     budget = thinking.budget_tokens
     if budget is None or not MIN_BUDGET <= budget <= MAX_OUTPUT_TOKENS:
-        raise invalid("thinking.budget_tokens", f"must be a whole number from {MIN_BUDGET} on")
+        raise invalid("thinking.budget_tokens", f"must be an integer from {MIN_BUDGET} on")
     return next((effort for most, effort in _BUDGETS if budget < most), "high")
 
 

@@ -27,6 +27,13 @@ PROVIDER = ("gen_ai_provider_name", "fairlane")
 """OpenTelemetry requires it; only workers know their provider."""
 
 
+FLAGS = (
+    ("fairlane_survey_success", "1 if Redis returned the other shared metrics"),
+    ("fairlane_database_survey_success", "1 if the database returned its metrics"),
+)
+"""Whether the metrics of Redis and of the database are there."""
+
+
 class _Families(Collector):
     def __init__(self, families: list[Family]) -> None:
         self._families = families
@@ -45,14 +52,6 @@ def expose(
 ) -> tuple[bytes, str]:
     """Return body and content type for a scraper that sent `accept`. `survey`, `of_database`: None while they are unavailable."""
     redis = {} if survey is None else rows_of(survey, label)
-    flags = (
-        ("fairlane_survey_success", "1 when Redis returned what the other shared metrics show", survey),
-        (
-            "fairlane_database_survey_success",
-            "1 when the database answered the queries of the other metrics",
-            of_database,
-        ),
-    )
     families = [
         *(
             _family(HistogramMetricFamily if one.bounds else CounterMetricFamily, one, snapshots, one.bounds)
@@ -60,7 +59,10 @@ def expose(
         ),
         *(_family(GaugeMetricFamily, gauge, snapshots) for gauge in PROCESS_GAUGES),
         *_processes(snapshots),
-        *(_gauge(name, (), text, {(): float(found is not None)}) for name, text, found in flags),
+        *(
+            _gauge(name, (), text, {(): float(found is not None)})
+            for (name, text), found in zip(FLAGS, (survey, of_database), strict=True)
+        ),
         *(
             _gauge(one.name, one.labels, one.help, rows.get(one.name, {}))
             for table, rows in ((STORE_GAUGES, redis), (database_gauges, of_database or {}))

@@ -1,4 +1,4 @@
-"""The gauges of a process, and those of the store. Every replica reports the latter alike: query them with `max`, not `sum`."""
+"""The gauges of a process, and those of the store. All replicas report the same values of the latter: use `max`, not `sum`."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -91,20 +91,20 @@ def _overruled(survey: StoreSnapshot) -> int:
 # fmt: off
 OUTPUT_LIMIT = Gauge(
     "fairlane_output_limit_seconds", ("model", "limit"),
-    "How long a model may be silent: before its first output, or after it (silence), as it holds for tasks that begin now")
+    "Time limit of new attempts: until the first output (first_output), or between two outputs (silence)")
 TASK_SILENCE = Gauge(
     "fairlane_task_silence_seconds", ("model",),
-    "How long the running task of a model that is silent for longest has given no sign: no output, no progress")
+    "Longest time that a running task of the model has had no output and no progress")
 PROCESS_GAUGES = (
-    Gauge("fairlane_ready", (), "1 while the process may be given traffic"),
+    Gauge("fairlane_ready", (), "1 while the process is ready for traffic"),
     Gauge("fairlane_redis_connected", (), "1 while the connection to Redis is up"),
-    Gauge("fairlane_redis_rejects_writes", (), "1 while Redis is connected and rejects writes"),
-    Gauge("fairlane_http_requests_open", (), "Answers under way that wait for a task or stream it"),
-    Gauge("fairlane_connections", (), "Connections open, workers' too"),
-    Gauge("fairlane_connections_limit", (), "Connections that may be open"),
+    Gauge("fairlane_redis_rejects_writes", (), "1 while Redis rejects writes: memory or disk full, or too few replicas"),
+    Gauge("fairlane_http_requests_open", (), "Open responses that wait for a task or stream it"),
+    Gauge("fairlane_connections", (), "Open connections, including workers"),
+    Gauge("fairlane_connections_limit", (), "Maximum of open connections"),
     Gauge("fairlane_connected_workers", (), "Workers connected to this process"),
-    Gauge("fairlane_attempts", (), "Tasks that workers of this process run or are being stopped"),
-    Gauge("fairlane_loop_lag_max_seconds", (), "The longest that the event loop was late, within the last half minute to minute"),
+    Gauge("fairlane_attempts", (), "Tasks that workers of this process run or stop"),
+    Gauge("fairlane_loop_lag_max_seconds", (), "The largest timer delay of the event loop in the last 30 to 60 s"),
     OUTPUT_LIMIT,
     TASK_SILENCE,
 )
@@ -118,12 +118,12 @@ UPSTREAM = Scope(("model", "upstream"), _upstreams)
 STORE = Scope((), lambda it, _: [((), it)])
 POOL = Scope(("pool",), lambda it, _: (((str(pool.pool),), pool) for pool in it.pools))
 STORE_GAUGES: tuple[StoreGauge[Any], ...] = (
-    StoreGauge("fairlane_tasks_waiting", LANE, "Tasks that wait", lambda it: it.waiting),
-    StoreGauge("fairlane_tasks_running", LANE, "Tasks that hold a slot", lambda it: it.running),
-    StoreGauge("fairlane_users_waiting", LANE, "Users in line", lambda it: it.users),
-    StoreGauge("fairlane_users_parked", LANE, "Users who wait because they run as many tasks as they may", lambda it: it.parked),
+    StoreGauge("fairlane_tasks_waiting", LANE, "Waiting tasks", lambda it: it.waiting),
+    StoreGauge("fairlane_tasks_running", LANE, "Tasks with a slot", lambda it: it.running),
+    StoreGauge("fairlane_users_waiting", LANE, "Users with waiting tasks", lambda it: it.users),
+    StoreGauge("fairlane_users_parked", LANE, "Users at their limit of running tasks", lambda it: it.parked),
     StoreGauge(
-        "fairlane_oldest_wait_seconds", LANE, "How long the oldest waiting task has waited",
+        "fairlane_oldest_wait_seconds", LANE, "Age of the oldest waiting task",
         lambda it: (it.oldest_wait_ms or 0) / 1000, max),
     StoreGauge(
         "fairlane_charged_cost", LANE,
@@ -134,15 +134,15 @@ STORE_GAUGES: tuple[StoreGauge[Any], ...] = (
         lambda it: it.share),
     StoreGauge("fairlane_queue_weight", QUEUE, "Weight of the queue", lambda it: float(it.settings.values.get("weight") or 1)),
     StoreGauge("fairlane_queue_paused", QUEUE, "1 while an operator has paused the queue", lambda it: it.paused),
-    StoreGauge("fairlane_model_slots_used", MODEL, "Slots taken, also by tasks that are being stopped", lambda it: it.running),
-    StoreGauge("fairlane_model_slots_limit", MODEL, "Concurrency limit, where one is set or adapted", lambda it: it.limit),
+    StoreGauge("fairlane_model_slots_used", MODEL, "Used slots, including tasks that are being stopped", lambda it: it.running),
+    StoreGauge("fairlane_model_slots_limit", MODEL, "Concurrency limit, if one is set or adapted", lambda it: it.limit),
     StoreGauge(
         "fairlane_model_limit_decreases", MODEL, "Decreases of the adapted concurrency limit since it is adapted: use delta()",
         lambda it: it.adaptive and it.adaptive.decreases),
     StoreGauge("fairlane_model_worker_slots", MODEL, "Slots of the connected workers that serve the model", lambda it: it.slots),
     StoreGauge("fairlane_model_workers", MODEL, "Connected workers that serve the model", lambda it: it.workers),
     StoreGauge(
-        "fairlane_model_unserved", MODEL, "1 while tasks wait for the model, which no worker serves",
+        "fairlane_model_unserved", MODEL, "1 while tasks wait and no worker serves the model",
         lambda it: it.unserved, max),
     StoreGauge("fairlane_model_paused", MODEL, "1 while an operator has paused the model", lambda it: it.paused, max),
     StoreGauge(
@@ -153,7 +153,7 @@ STORE_GAUGES: tuple[StoreGauge[Any], ...] = (
         lambda it: _left_s(it[0].next_start_at, it[1]), max),
     StoreGauge(
         "fairlane_breaker_state", UPSTREAM,
-        "Whether something of a model starts through an upstream: 0 closed, 1 half-open, 2 open",
+        "Circuit breaker of an upstream: 0 closed, 1 half-open, 2 open",
         lambda it: _BREAKERS.index(it.breaker), max),
     StoreGauge(
         "fairlane_workers", Scope(("status",), _workers), "Connected workers, of all replicas: ready, unhealthy or draining",
@@ -162,34 +162,34 @@ STORE_GAUGES: tuple[StoreGauge[Any], ...] = (
     StoreGauge("fairlane_pool_tasks_running", POOL, "Running tasks of a pool", lambda it: it.running),
     StoreGauge(
         "fairlane_pool_redis_cpu_seconds", POOL, "CPU time of a pool's Redis since its start: use rate()", lambda it: it.cpu_s),
-    StoreGauge("fairlane_redis_memory_bytes", STORE, "Memory that Redis takes", lambda it: it.memory and it.memory.used),
+    StoreGauge("fairlane_redis_memory_bytes", STORE, "Memory in use by Redis", lambda it: it.memory and it.memory.used),
     StoreGauge(
-        "fairlane_redis_memory_max_bytes", STORE, "Memory that Redis may take; 0: no limit is set",
+        "fairlane_redis_memory_max_bytes", STORE, "Memory limit of Redis (maxmemory); 0: none",
         lambda it: it.memory and it.memory.most),
     StoreGauge(
-        "fairlane_retained_bytes", STORE, "Bytes of the results and event logs that are kept of ended tasks",
+        "fairlane_retained_bytes", STORE, "Bytes of stored results and event logs of ended tasks",
         lambda it: it.retained_bytes),
     StoreGauge(
         "fairlane_outbox_entries", STORE, "Records of any kind that wait in Redis for the SQL database",
         lambda it: it.outbox),
     StoreGauge(
-        "fairlane_outbox_oldest_seconds", STORE, "How long the oldest of them has waited",
+        "fairlane_outbox_oldest_seconds", STORE, "Age of the oldest record that waits",
         lambda it: it.outbox_age_ms / 1000),
     StoreGauge("fairlane_archive_entries", STORE, "Ended tasks that wait in Redis for the archive", lambda it: it.archive),
     StoreGauge(
-        "fairlane_archive_oldest_seconds", STORE, "How long the first of them has waited",
+        "fairlane_archive_oldest_seconds", STORE, "Age of the oldest task that waits for the archive",
         lambda it: it.archive_age_ms / 1000),
     StoreGauge(
         "fairlane_replica_info", Scope(("replica", "host", "pid", "version"), _replicas),
-        "1; where each live gateway process runs", float, max),
+        "1 for each live gateway process", float, max),
     StoreGauge(
         "fairlane_replicas_overruled", STORE,
-        "Gateway processes with a configuration of queues and models that is not in effect: another one is newer", _overruled),
+        "Gateway processes whose queues and models are overridden by a newer configuration", _overruled),
     StoreGauge(
-        "fairlane_replicas", STORE, "Gateway processes of all replicas that have reported recently",
+        "fairlane_replicas", STORE, "Live gateway processes of all replicas",
         lambda it: len(it.replicas)),
     StoreGauge(
-        "fairlane_queued_bytes", STORE, "Bytes of the bodies of tasks that may still have to be given to a worker",
+        "fairlane_queued_bytes", STORE, "Request bodies of tasks that can still be granted",
         lambda it: it.queued_bytes),
 )
 # fmt: on

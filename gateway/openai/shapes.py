@@ -19,10 +19,10 @@ NULL = Raw(b"null")
 EMPTY = (b'""', b"[]", b"{}")
 _names = msgspec.json.Decoder(list[str])
 _content = msgspec.json.Decoder(str | list[Raw]).decode
-NOT_HERE = "cannot be said to a model here; leave it out"
+NOT_HERE = "is not supported; leave it out"
 _WORDS = {
-    "`str`": "a text",
-    "`int`": "a whole number",
+    "`str`": "a string",
+    "`int`": "an integer",
     "`float`": "a number",
     "`array`": "a list",
     "`object`": "an object",
@@ -89,9 +89,7 @@ def _shape_error(message: str, place: str) -> ApiError:
         if sentence.startswith(begin):
             return invalid(f"{place}.{sentence.removeprefix(begin).rstrip('`')}", why)
     if sentence.startswith("Invalid value "):
-        return invalid(
-            place, f"{sentence.removeprefix('Invalid value ')[:100]} cannot be said to a model here"
-        )
+        return invalid(place, f"{sentence.removeprefix('Invalid value ')[:100]} is not supported")
     for word, ours in _WORDS.items():
         sentence = sentence.replace(word, ours)
     return invalid(place, sentence[:1].lower() + sentence[1:300])
@@ -106,7 +104,7 @@ def invalid(place: str, why: str) -> ApiError:
 def text(raw: Raw, place: str) -> bytes:
     """Return the inside of a JSON text, without quotes. Raise ApiError(400)."""
     if kind_of(raw) != '"':
-        raise invalid(place, "must be a text")
+        raise invalid(place, "must be a string")
     return bytes(raw).strip()[1:-1]
 
 
@@ -128,7 +126,7 @@ def is_empty(raw: Raw) -> bool:
 def check_callers(raw: Raw, place: str) -> None:
     """Raise ApiError(400) for a tool that the model itself may not call."""
     if not is_null(raw) and "direct" not in read(raw, _names, place):
-        raise invalid(place, "only the model calls tools here: it must contain 'direct'")
+        raise invalid(place, "must contain 'direct': only the model can call tools")
 
 
 def add_system(messages: list[bytes | bytearray], content: bytes) -> None:
@@ -146,10 +144,10 @@ def add_system(messages: list[bytes | bytearray], content: bytes) -> None:
 def check_hosted(kind: Any, place: str, hosted: HostedTools) -> None:
     """Raise ApiError(400) for a tool of a type that only its provider runs, unless such tools are dropped."""
     if not isinstance(kind, str):
-        raise invalid(place, "must be a text")
+        raise invalid(place, "must be a string")
     if hosted == "reject":
-        sentence = f"{kind[:100]!r} is run by its provider, not here. Turn it off in the client"
-        raise invalid(place, f"{sentence}; or the gateway's operator sets hosted_tools: drop")
+        sentence = f"{kind[:100]!r} runs only at its provider. Turn it off in the client"
+        raise invalid(place, f"{sentence}, or ask the operator to set hosted_tools: drop")
 
 
 def json_object(**pairs: bytes | str) -> bytes:

@@ -113,7 +113,7 @@ class OverrideAdmin:
     async def patch(
         self, kind: Kind, name: str, fields: Mapping[str, Any], actor: Actor, *, check: bool = False
     ) -> dict[str, Any]:
-        """Set settings of a queue or model for good, all or none, and return the values. null restores what is configured. They
+        """Set settings of a queue or model permanently, all or none; return the values. null restores the configured one. They
         hold from the next decision on, on every replica. `check`: only report whether they can be set.
 
         `check_name` has accepted the name. If the reply of the store is lost, the same call again is safe.

@@ -33,8 +33,8 @@ _DELETE: Final = delete(responses).where(_c.task.in_(_excess))
 
 
 GAUGES = (
-    Gauge("fairlane_stored_responses", (), "Responses that are kept; counted every ten minutes"),
-    Gauge("fairlane_stored_response_bytes", (), "Bytes of them"),
+    Gauge("fairlane_stored_responses", (), "Stored responses, counted every ten minutes"),
+    Gauge("fairlane_stored_response_bytes", (), "Bytes of stored responses"),
 )
 _COUNT = select(func.count(), func.coalesce(func.sum(_c.size), 0)).select_from(responses)
 

@@ -143,7 +143,7 @@ class Settings(BaseModel):
     model_config = MODEL_CONFIG
 
     host: Restart[str] = Field(default="127.0.0.1", min_length=1)
-    """Address to listen on. Loopback, because without keys the gateway is open to every program that reaches it."""
+    """Address to listen on."""
 
     port: Restart[int] = Field(default=8080, ge=0, le=65535)
     """TCP port to listen on; 0 takes a free one."""
@@ -152,16 +152,15 @@ class Settings(BaseModel):
         default=None, repr=False
     )
     """Redis (7.0 or newer) or Valkey (7.2) that replicas share: `redis://HOST`, `rediss://HOST` or `unix://PATH`,
-    `redis+sentinel://HOST,HOST/NAME`, `redis+cluster://HOST,HOST`; or a list with one for each pool. Not set: the gateway runs a
-    private one in `data_dir`, so that it works without any other service.
+    `redis+sentinel://HOST,HOST/NAME`, `redis+cluster://HOST,HOST`; or a list with one for each pool. Not set: a private
+    one in `data_dir`.
     """
 
     pools: Restart[
         Annotated[list[Identifier], BeforeValidator(named_pools), Field(min_length=1, max_length=MAX_POOLS)]
     ] = Field(default=["main"])
-    """Pools of Redis, by name, or how many (`main`, `pool-2`, …). Each has its own models, and serves as many tasks as one Redis
-    can. In a cluster each can be on another node; a `redis_url` that is a list has a server for each; without `redis_url` each is
-    a private server. Append new ones: task ids have the number of their pool.
+    """Names of the Redis pools, or their number (`main`, `pool-2`, …). Each pool has its own models. Append new ones only: a task
+    id has the number of its pool.
     """
 
     database_url: Restart[DatabaseUrl | None] = Field(default=None, repr=False)
@@ -193,17 +192,17 @@ class Settings(BaseModel):
     """Time that a task can run once a worker has it. Not set: `max_task_timeout`."""
 
     max_queue_wait_ms: Ms | None = None
-    """Time that a task can wait, for queues without a `max_wait`. Not set: only the task's own timeout ends its waiting."""
+    """Time that a task can wait, for queues without a `max_wait`. Not set: the task's own timeout."""
 
     no_worker_grace_ms: Restart[MsOrZero] = 0
-    """Time that tasks are accepted after the last worker of their model has left and, for models in `models` or `upstreams`,
-    after the start of the gateway. 0 answers `No worker available` immediately; a few seconds let a sole worker restart
-    unnoticed. Accepted tasks then wait as long as their own timeouts allow.
+    """Time that tasks are accepted after the last worker of their model has left. 0: rejected immediately (`No worker
+    available`). For models in `models` or `upstreams` it also starts with the gateway. A few seconds let a sole worker
+    restart unnoticed. Accepted tasks then wait as long as their own timeouts allow.
     """
 
     drain_ms: Restart[MsOrZero] = 30 * SECOND_MS
-    """Time that running tasks have to finish when the gateway stops. The supervisor must wait at least 15 s longer before it
-    kills: `stop_grace_period` (Docker's default is 10 s), `terminationGracePeriodSeconds` (30 s), `TimeoutStopSec`.
+    """Time that running tasks have to finish when the gateway stops. Supervisors must wait at least 15 s longer before they
+    kill it: `stop_grace_period` (Docker's default is 10 s), `terminationGracePeriodSeconds` (30 s), `TimeoutStopSec`.
     """
 
     lease_ms: Restart[Ms] = 15 * SECOND_MS
@@ -212,21 +211,21 @@ class Settings(BaseModel):
     """
 
     max_queue_length: Count = 1000
-    """Waiting tasks per queue, over all models, for queues without a `max_length`. Further ones are rejected with 503. One user
-    alone can fill a queue; a full queue still accepts tasks of users who have fewer waiting tasks than it has room for, up to
-    twice this many. So every user gets in, and never more than twice as many tasks wait, apart from later stages of accepted
+    """Waiting tasks per queue, for queues without a `max_length`; more are rejected with 503. Over all models. One user alone
+    can fill a queue; a full queue still accepts tasks of users who have fewer waiting tasks than it has room for, up to twice
+    this many. So every user gets in, and never more than twice as many tasks wait, apart from later stages of accepted
     chains. Bounds memory and waiting time.
     """
 
     max_queued_bytes: Bytes = 1024 * MIB
-    """Size of all waiting request bodies together. Further tasks are rejected with 503. A user's waiting bodies of 16 KiB and
-    more may take no more than the free rest, so one user alone gets half. Bounds Redis's memory when bodies are large.
+    """Size of all waiting request bodies; more tasks are rejected with 503. A user's waiting bodies of 16 KiB and more may
+    take no more than the free rest, so one user alone gets half. Bounds Redis's memory when bodies are large.
     """
 
     max_retained_bytes: Bytes = 1024 * MIB
-    """Size of all results and event logs of ended tasks in Redis, at least 5 KB each. Above it the oldest are dropped early, with
-    a log line and a count in the metrics, and requests for them report that they have expired. Too little: results are gone
-    before they are read.
+    """Size of all results and event logs of ended tasks in Redis. Above it the oldest are dropped early, with a log line and
+    a count in the metrics, and requests for them report that they have expired. A task counts at least 5 KB. Too little:
+    results are gone before they are read.
     """
 
     max_body_bytes: Restart[Bytes] = 16 * MIB
@@ -235,27 +234,27 @@ class Settings(BaseModel):
     """
 
     max_output_bytes: Restart[Annotated[int, Amount("bytes", MIB, 1024 * MIB)]] = 16 * MIB
-    """Size of the output of one task in its event log: chunks with about 120 bytes for each `stream_flush_size` of them, stages,
-    usage, the result. A task that exceeds it fails with `OUTPUT_TOO_LARGE`, and its worker must stop. 16 MiB are more than any
-    text that a model writes; a result with images or audio may need more.
+    """Size of the output of one task in its event log. A task that exceeds it fails with `OUTPUT_TOO_LARGE`, and its worker
+    must stop. It counts chunks with about 120 bytes for each `stream_flush_size` of them, stages, usage, the result. 16 MiB
+    are more than any text that a model writes; a result with images or audio may need more.
     """
 
     max_connections_per_address: Restart[Count | None] = None
     """Connections of clients from one address in one process; further ones are closed. Workers do not count once they have
-    connected. Not set: no limit, because behind a proxy all clients have its address; set it where clients connect directly.
+    connected. Not set: no limit. Set it where clients connect directly; behind a proxy all clients have its address.
     """
 
     max_calls_per_caller: Count = 1000
-    """Open requests of one user of a key in one process, waiting ones and streams. Further ones are rejected with 429. It bounds
-    the memory and connections of one client, far above what one needs. Requests whose body names the user (`user_from:
-    body.user`) count for the key until the body is read. The links to one user's tasks (`streamUrl`) can have as many streams in
-    addition, and those to one task 100: raise it if many pages read the tasks of one user.
+    """Open requests of one user of a key in one process; more are rejected with 429. Waiting ones and streams count. It
+    bounds the memory and connections of one client, far above what one needs. Requests whose body names the user (`user_from:
+    body.user`) count for the key until the body is read. The links to one user's tasks (`streamUrl`) can have as many streams
+    in addition, and those to one task 100: raise it if many pages read the tasks of one user.
     """
 
     http_worker_slots: int = Field(default=64, ge=0, le=MAX_SLOTS_OF_A_WORKER)
-    """Requests to endpoints that this gateway makes at the same time, over all of them, in a worker that it starts if there are
-    endpoints. Gateways that share a Redis start one each, so their slots add up. 0: none is started, and requests are made by
-    `fairlane worker start --provider http`.
+    """Requests to endpoints that this gateway makes at the same time; 0: none. It makes them in a worker that it starts if
+    there are endpoints. Gateways that share a Redis start one each, so their slots add up. With 0, run `fairlane worker start
+    --provider http`.
     """
 
     task_result_ttl_ms: Restart[Ms] = 5 * MINUTE_MS
@@ -268,37 +267,36 @@ class Settings(BaseModel):
     """
 
     archive: Annotated[Literal["off", "results", "requests"], Off] = "off"
-    """Whether the SQL database keeps results of async tasks (`results`), and their requests, too (`requests`), for polls after
-    Redis has dropped them. Prompts and answers are then in the database. Results of endpoints are always kept.
+    """Whether the database keeps results of async tasks after Redis has dropped them: `off`, `results`, or `requests` (both).
+    Prompts and answers are then in the database. Results of endpoints are always kept.
     """
 
     archive_ttl_ms: Ms = 72 * HOUR_MS
     """Time that archived results are kept after the end. Redis keeps them as long, until the database has them."""
 
     usage_retention_days: Days = 400
-    """Time that usage records are kept in the SQL database, one row of about 500 bytes per task, and their sums per day. 400 days
-    allow a comparison with last year. Sums per hour are kept for three days.
+    """Time that the database keeps usage records, about 500 bytes per task, and their sums per day. 400 days allow a
+    comparison with last year. Sums per hour are kept for three days.
     """
 
     audit_retention_days: Days = 1100
-    """Time that the audit log, the cost of each task (the ledger) and the use of budgets are kept in the SQL database. 1100 days
-    are three years. Grants and balances are kept for good.
+    """Time that the database keeps the audit log, the ledger (the cost of each task) and the use of budgets. 1100 days are
+    three years. Grants and balances are kept permanently.
     """
 
     budget_timezone: Annotated[str, checked(_time_zone)] = "UTC"
     """Time zone in which the days and months of budgets (`quota`) begin, such as `Europe/Berlin`."""
 
     structured_output: Annotated[Literal["off", "strict", "repair", "all"], Off] = "strict"
-    """Which finished answers are validated against the JSON schema of `response_format`. `strict`: those of requests with
-    `"strict": true`, a promise that OpenAI keeps and not every model server does. `all`: also schemas without `strict`, and
-    `json_object`. `off`: none. An answer that does not match fails with `JSON_PARSE_FAILED`. `repair`: as `strict`, and the model
-    is asked once more, with the errors, if no output was shown yet; this can cost twice as much. Requests can override it
-    (`repair`, `X-Fairlane-Repair`).
+    """Which finished answers are validated against their JSON schema: `off`, `strict` (schemas with `"strict": true`),
+    `repair`, `all`. An answer that does not match fails with `JSON_PARSE_FAILED`. `all`: also schemas without `strict`, and
+    `json_object`. `repair`: as `strict`, and the model is asked once more, with the errors, if no output was shown yet; this
+    can cost twice as much. Requests can override it (`repair`, `X-Fairlane-Repair`).
     """
 
     hosted_tools: Literal["reject", "drop"] = "reject"
-    """How `/v1/responses` and `/v1/messages` treat tools that only their provider can run (`web_search`, `image_generation` and
-    others): requests with one are rejected with 400, or the model is not offered it.
+    """Tools that only their provider can run, such as `web_search`, on `/v1/responses` and `/v1/messages`: `reject` (400) or
+    `drop`.
     """
 
     stream_flush_interval_ms: Restart[Annotated[int, Amount("ms", 0, SECOND_MS)]] = 40
@@ -320,7 +318,7 @@ class Settings(BaseModel):
     """
 
     environment: Restart[Literal["production", "development"]] = "production"
-    """`development` permits `llm_debug`. Production, because that is the safe mistake."""
+    """`production` or `development`, which permits `llm_debug`."""
 
     log_format: Restart[Literal["auto", "json", "human"]] = "auto"
     """Format of the log on stderr; `auto` is `human` on a terminal and `json` elsewhere."""
@@ -329,13 +327,13 @@ class Settings(BaseModel):
     """The least severe log lines to write. No level logs prompts, answers or keys."""
 
     otlp_endpoint: Restart[Annotated[str, checked(_web_address)] | None] = None
-    """Base URL of an OpenTelemetry collector that accepts OTLP over HTTP (`http://collector:4318`). Needs the extra `otel` (`pip
-    install '.[otel]'`). Not set: no traces, and OpenTelemetry is not loaded; the `traceparent` of a request still reaches the
-    worker. With a wrong URL spans are lost, with a log line.
+    """Base URL of an OpenTelemetry collector (OTLP over HTTP): `http://collector:4318`. Needs the extra `otel`. Not set: no
+    traces. OpenTelemetry is not loaded then; the `traceparent` of a request still reaches the worker. With a wrong URL spans
+    are lost, with a log line.
     """
 
     cors_origins: Restart[Listed[WebOrigin]] = []
-    """Web origins (`https://app.example`) whose pages may call the gateway, or `*`. None, because any page that a user visits
+    """Web origins (`https://app.example`) whose pages can call the gateway, or `*`. None, because any page that a user visits
     could otherwise use a gateway on loopback.
     """
 
@@ -343,10 +341,7 @@ class Settings(BaseModel):
     """Host names that requests can be addressed to, without ports. None: any; without keys only loopback."""
 
     disabled_features: Restart[Listed[FeatureName]] = []
-    """Features to switch off on all replicas: their calls answer 404, and requests and settings that need one are rejected. Names
-    and consequences: [docs/configuration.md](configuration.md#disabled-features). None, because an unused feature costs nearly
-    nothing.
-    """
+    """[Features](#disabled-features) to switch off on all replicas."""
 
     models: Entries[ModelName, ModelSettings] = {}
     """Settings per model."""
@@ -370,7 +365,7 @@ class Settings(BaseModel):
     """API keys. None: open on loopback; elsewhere one is created at the first start."""
 
     workers: Listed[WorkerKey] = []
-    """Worker tokens. None: any worker can connect while the gateway has no keys; otherwise one is created at the first start,
+    """Worker tokens. None: any worker can connect while the gateway has no keys. With keys, one is created at the first start,
     because a worker reads what clients send.
     """
 
@@ -689,7 +684,7 @@ def notes(settings: Settings) -> list[str]:
             )
         if queue.admission == "adaptive" and settings.queue_max_wait_ms(name) is None:
             found.append(
-                f"queues.{name}.admission is adaptive without a max_wait or max_queue_wait: a task is refused "
+                f"queues.{name}.admission is adaptive without a max_wait or max_queue_wait: a task is rejected "
                 "only when the predicted wait exceeds its caller's own deadline"
             )
     for key in settings.keys:

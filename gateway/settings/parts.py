@@ -176,9 +176,9 @@ class ModelSettings(SettingsPart):
     """One model. A model that is not listed works with these defaults as soon as a worker offers it."""
 
     concurrency: Concurrency | None = None
-    """Tasks of this model that can run at the same time, over all replicas. Or `{auto: true, target_first_token: 2s, max: 64,
-    min: 1}`: the limit then follows the time to the first output, within these bounds. Not set: only the slots of connected
-    workers limit it, because they usually are the capacity.
+    """Tasks of this model that can run at the same time, over all replicas. Or `{auto: true, target_first_token: 2s, max:
+    64}`. With `auto` the limit follows the time to the first output, between `min` (1) and `max`. Not set: the slots of
+    connected workers.
     """
 
     pool: Identifier | None = None
@@ -187,42 +187,39 @@ class ModelSettings(SettingsPart):
     """
 
     cost: Literal["tokens", "requests", "slot_seconds"] = "tokens"
-    """What fairness counts. `tokens`: input + 2 × output, because a long answer takes more of the model than a short one.
-    `requests`: each task counts as one (plain weighted round-robin). `slot_seconds`: how long a task held its slot, for work
-    without token counts (images, speech, tools).
+    """What fairness counts: `tokens` (input + 2 × output), `requests`, or `slot_seconds`, for work without token counts. An
+    output token takes more of the model than an input token. With `requests` it is plain weighted round-robin.
     """
 
     requests_per_minute: Count | None = None
-    """Tasks of this model that can start within any minute, over all replicas: its provider's limit. Further ones wait and start
-    at that rate, without bursts, instead of failing at the provider. Not set: no throttle. Above the provider's limit its 429s
-    come back, and each is a cooldown of the model.
+    """Tasks of this model that can start within any minute; further ones wait. Over all replicas. They start at that rate,
+    without bursts, instead of failing at the provider. Not set: no throttle. Above the provider's limit its 429s come back,
+    and each is a cooldown of the model.
     """
 
     tokens_per_minute: Tokens | None = None
-    """Tokens that tasks of this model can use within any minute, input and output together: estimated at the start, corrected at
-    the end. Not set: no throttle. A task that needs more than this starts all the same, and the next ones wait until it is made
-    up for.
+    """Tokens of this model, input and output, within any minute; further tasks wait. They are estimated at the start and
+    corrected at the end. Not set: no throttle. A task that needs more than this starts all the same, and the next ones wait
+    until it is made up for.
     """
 
     windows: Windows | None = None
-    """Requests that the model's target can get within any such time, over all replicas and workers: `50/1s`, or up to three such
-    windows, `50/1s, 1000/1m` (ms, s, m or h). Further tasks wait. A task counts from its grant until its request is known to be
-    sent, or it has ended, and one window longer. Not set: no limit.
+    """Strict limit of requests within any such time, over all replicas: `50/1s`, or up to three, `50/1s, 1000/1m`. Further
+    tasks wait. A task counts from its grant until its request is known to be sent, or it has ended, and one window longer.
+    Not set: no limit.
     """
 
     max_running_per_user: Count | None = None
-    """Tasks of one user that can run at the same time on this model. The user's other tasks wait, and tasks of other users pass
-    them. Not set: no limit, as fair queueing already gives each user only a share while others wait.
+    """Tasks of one user that can run at the same time on this model. The user's other tasks wait, and tasks of other users
+    pass them. Not set: no limit.
     """
 
     max_waiting_per_user: Count | None = None
-    """Tasks of one user that can wait for this model, over all queues. Further ones are rejected with 429. Not set: only the
-    queues' limits.
-    """
+    """Tasks of one user that can wait for this model; more are rejected with 429. Over all queues. Not set: no limit."""
 
     breaker_failures: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Failures of an upstream (a server behind workers) within a minute that open its circuit breaker for this model, if they are
-    half of the ended attempts. Then no task of the model starts at it for a while. Not set: 5. 0: no breaker.
+    """Failures of an upstream within a minute that open its circuit breaker, if they are half of the attempts. 0: no breaker.
+    Then no task of the model starts at it for a while. Not set: 5.
     """
 
     breaker_open_ms: Annotated[int, Amount("ms", 100, HOUR_MS)] | None = None
@@ -231,16 +228,16 @@ class ModelSettings(SettingsPart):
     """
 
     first_output_ms: Ms | None = None
-    """Time that a worker has until its first output. Not set: no limit, because a worker that sends only a result is silent until
+    """Time that a worker has until its first output. Not set: no limit. A worker that sends only a result is silent until
     then.
     """
 
     silence_ms: Ms | None = None
-    """Time between two outputs of a worker, after the first. Not set: no limit, as above."""
+    """Time between two outputs of a worker, after the first. Not set: no limit."""
 
     adaptive_timeouts: bool = False
-    """Whether `first_output` and `silence` shrink, to a quarter at most, while the model's queue makes new tasks wait for
-    2 to 20 s, so that slots are free sooner. They return as the queue drains.
+    """Whether `first_output` and `silence` shrink, to a quarter at most, while new tasks would wait for 2 to 20 s. They
+    return as the queue drains.
     """
 
     fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] = []
@@ -273,20 +270,20 @@ class QueueSettings(SettingsPart):
     """Time that a task can wait here. Not set: `max_queue_wait`."""
 
     max_running: Count | None = None
-    """Tasks of this queue that can run at the same time, over all models and replicas. Further ones wait even if slots are free.
-    Not set: no limit, so that no slot stays idle.
+    """Tasks of this queue that can run at the same time, over all models and replicas. Further ones wait. Not set: no limit.
     """
 
     reserved: CountOrZero = 0
-    """Guaranteed slots of each model with a `concurrency`: while this queue runs fewer, its tasks come first, whatever the
-    weights. Other queues use the slots meanwhile. 0: weights alone decide. Without effect on models without a `concurrency`.
+    """Guaranteed slots of each model with a `concurrency`: while this queue runs fewer, its tasks come first. Other queues
+    use the slots meanwhile. 0: weights alone decide. Without effect on models without a `concurrency`.
     """
 
     admission: Literal["fixed", "adaptive"] = "fixed"
-    """When a task is rejected immediately instead of queued. `fixed`: if `max_length` tasks wait, or the client's deadline is
-    shorter than the shortest possible wait. `adaptive`: if the predicted wait exceeds `max_wait` (or `max_queue_wait`) or
-    the client's deadline; the drain rate then decides how many can wait. Fixed, because a prediction needs tasks that have run.
-    Without any maximum wait `adaptive` uses the client's deadline alone and, until tasks have drained, `max_length`.
+    """What rejects a task immediately: `fixed` (the length of the queue) or `adaptive` (the predicted wait). `fixed`: if
+    `max_length` tasks wait, or the client's deadline is shorter than the shortest possible wait. `adaptive`: if the predicted
+    wait exceeds `max_wait` (or `max_queue_wait`) or the client's deadline; the drain rate then decides how many can wait.
+    Fixed, because a prediction needs tasks that have run. Without any maximum wait `adaptive` uses the client's deadline
+    alone and, until tasks have drained, `max_length`.
     """
 
 
@@ -294,7 +291,7 @@ class KeyLimits(SettingsPart):
     """Limits of a key, or of each user of a delegating key, over all models, modes and replicas. Not set: no limit."""
 
     requests_per_minute: Count | None = None
-    """Tasks that can be submitted within a minute. Further ones are rejected with 429 `RATE_LIMITED`. All of them can be
+    """Tasks that can be submitted within a minute; more are rejected with 429 `RATE_LIMITED`. All of them can be
     submitted in one burst; the limit refills evenly (60: one per second). Rejected tasks, and those that end before they start,
     do not count.
     """
@@ -314,7 +311,7 @@ class KeyLimits(SettingsPart):
     """Tasks that can run at the same time. Further ones wait, and tasks of others pass them. A change applies to later tasks."""
 
     max_waiting: Count | None = None
-    """Tasks that can wait at the same time. Further ones are rejected with 429 `RATE_LIMITED`. Tasks from before it was set do
+    """Tasks that can wait at the same time; more are rejected with 429 `RATE_LIMITED`. Tasks from before it was set do
     not count.
     """
 
@@ -367,8 +364,8 @@ class _Period(SettingsPart):
     """The model or route in requests, or `*`: any without a price of its own at that time."""
 
     since: Instant | None = None
-    """Start of the price, for tasks submitted from then on: `2027-01-31` (UTC), or an instant with its offset,
-    `2027-01-31T06:00:00+01:00`. It applies until the model's next price starts. Not set: always.
+    """Start of the price, for tasks submitted from then on: `2027-01-31` (UTC), or an instant with its offset. It applies
+    until the model's next price starts. Not set: always.
     """
 
 
@@ -394,18 +391,18 @@ class CallerKey(SettingsPart):
     """The tier of the key's tasks; one that a queue names."""
 
     delegating: bool = False
-    """Whether the key can name the user and tier of each request (`X-Fairlane-User`, `X-Fairlane-Tier`). For a trusted back end
-    only, hence off. Its users are its own: lists show them as `<id>/<name>`.
+    """Whether the key can name the user and tier of each request (`X-Fairlane-User`, `X-Fairlane-Tier`). For trusted back
+    ends only. Its users are its own: lists show them as `<id>/<name>`.
     """
 
     user_from: UserFrom = ""
-    """Where requests of a delegating key name their user if not in `X-Fairlane-User`: another header (Open WebUI's is
-    `X-OpenWebUI-User-Id`), or `body.user`, the field `user` of OpenAI's bodies. Not set: nowhere.
+    """Where requests name their user if not in `X-Fairlane-User`: another header, or `body.user`, OpenAI's field. Only of
+    delegating keys. Open WebUI's header is `X-OpenWebUI-User-Id`. Not set: nowhere.
     """
 
     scopes: list[Scope] = ["call"]
-    """Permissions. `call`: submit tasks and read its own. `viewer`: read what operators see (dashboard, tasks without their
-    content, audit log). `metrics`: read `/metrics`. `admin`: everything.
+    """Permissions: `call` (submit and read its own tasks), `viewer` (read what operators see), `metrics`, `admin`
+    (everything). A viewer sees the dashboard, tasks without their content, and the audit log.
     """
 
     signing: bool = False
@@ -520,33 +517,31 @@ class UpstreamSettings(SettingsPart):
     """API: `openai` (any server with an OpenAI API), `deepseek`, `glm`, `vllm`, `ollama`, `anthropic` or `gemini`."""
 
     base_url: Annotated[str, AfterValidator(_provider_url)] | None = None
-    """URL before `/chat/completions`, with its version: `http://localhost:8000/v1`. Not set: the provider's own address; for vLLM
-    and Ollama the usual one on this machine.
-    """
+    """URL before `/chat/completions`, with its version: `http://localhost:8000/v1`. Not set: the provider's usual one."""
 
     models: Offers
     """Models to serve: a list of names or, if the upstream has other names, `name: the upstream's name`. `["*"]` serves any."""
 
     task_types: list[str] = []
-    """Task types to serve, for all its models. None: `openaiLike`, `openaiCompletion` and `openaiEmbedding`, if the provider has
-    them. Audio, images and moderations must be listed: `openaiTranscription`, `openaiTranslation`, `openaiSpeech`, `openaiImage`,
+    """Task types to serve, for all its models. None: chat, completions and embeddings, if the provider has them. Audio,
+    images and moderations must be listed: `openaiTranscription`, `openaiTranslation`, `openaiSpeech`, `openaiImage`,
     `openaiImageEdit`, `openaiImageVariation`, `openaiModeration`.
     """
 
     quirks: Quirks = {}
-    """What becomes of members of a request: `omit`, another name for it, or `allow` for one that clients can set although it can
-    direct a request elsewhere or cost more than tokens (`provider`, `tools.web_search`). `{max_tokens: max_completion_tokens,
-    stream_options: omit, system: first}`: docs/providers.md has the table. A rejection that names such a member is learnt from.
+    """What becomes of a member of a request: `omit`, another name, or `allow` (`{max_tokens: max_completion_tokens}`).
+    `allow` passes one that could direct a request elsewhere or cost more than tokens (`provider`, `tools.web_search`). A
+    rejection that names such a member is learnt from.
     """
 
     slots: int = Field(default=1, ge=1, le=MAX_SLOTS_OF_A_WORKER)
-    """Tasks that this gateway runs there at the same time. Gateways that share a Redis start a worker each, so their slots add
-    up; use `models.<name>.concurrency` for a limit over all of them.
+    """Tasks that this gateway runs there at the same time; the slots of several gateways add up. Use
+    `models.<name>.concurrency` for a limit over all of them.
     """
 
     api_key_env: Variable | None = None
-    """Environment variable that holds the upstream's key, so that it is in no file. Not set: no key is sent. Read at the start of
-    the gateway: a later variable needs a restart.
+    """Environment variable that holds the upstream's key. Not set: no key is sent. Read at the start of the gateway: a later
+    variable needs a restart.
     """
 
     @property
@@ -581,10 +576,10 @@ class ResponseSettings(SettingsPart):
     """Stored responses of `/v1/responses`."""
 
     ttl_ms: MsOrZero = 30 * DAY_MS
-    """Time from submission that a response is kept in the SQL database, with its prompt and those that it continues, unless the
-    request has `store: false`: as at OpenAI. A change applies to later responses. Too short: older conversations cannot be
-    continued. 0: none is stored, and requests that need it (`store: true`, `background`, `previous_response_id`) are rejected
-    with 400.
+    """Time that a response is kept in the database unless its request has `store: false`. 0: none is stored. As at OpenAI. A
+    change applies to later responses. Its prompt and the responses that it continues are kept with it. Too short: older
+    conversations cannot be continued. With 0, requests that need it (`store: true`, `background`, `previous_response_id`) are
+    rejected with 400.
     """
 
 

@@ -43,19 +43,19 @@ class RouteRule(SettingsPart):
     """Time from submission to the end: the maximum `timeout` of a request, and the default."""
 
     max_output_tokens: Tokens | None = None
-    """Output tokens of a request, over all its choices; also the default. More is rejected with 400. Without effect on
+    """Output tokens of a request; also the default. More is rejected with 400. Over all its choices. Without effect on
     embeddings.
     """
 
     price: Rates | None = None
-    """Price of a task, whichever model answers. Not set: the price of the route in `prices`, or of the model."""
+    """Price of a task, whichever model answers. Not set: as in `prices`, of the route or else of the model."""
 
     fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] | None = None
     """Models that a task falls back to, in this order. Not set: those of the model."""
 
     same_task_ms: MsOrZero | None = None
-    """Time from a request's submission in which a repeat with the same template, locale and variables, of the same user and tier,
-    returns its task, as with an idempotency key. A request with its own key is excepted. Not set, or 0: off.
+    """Time in which a repeat of the same request (template, locale, variables) of a user returns its task. It works as an
+    idempotency key, per user and tier, from the request's submission. A request with its own key is excepted. Not set: off.
     """
 
     template: ModelName | None = None

@@ -98,7 +98,7 @@ class NewConnection:
         if theirs is not None and theirs.decode() != mine:
             raise StoreRefused(
                 f"the replicas of this Redis have another SQL database than this one ({self._database.address}): "
-                "set database_url to theirs, on each replica. If theirs is gone for good, let Redis know this one: "
+                "set database_url to theirs, on each replica. If theirs is lost permanently, let Redis know this one: "
                 "fairlane db adopt"
             )
 

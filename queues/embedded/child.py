@@ -33,7 +33,7 @@ _EVERY_CHILD = (
 
 
 def child_environ(environ: Mapping[str, str], *more: str) -> dict[str, str]:
-    """Return the part of an environment that a child gets. `more`: patterns of names that it needs besides."""
+    """Return the part of an environment that a child gets. `more`: patterns of names that it needs in addition."""
     names = (*_EVERY_CHILD, *more)
     return {name: value for name, value in environ.items() if any(fnmatchcase(name, each) for each in names)}
 

@@ -57,7 +57,7 @@ COMMANDS = {
 """What is sent to Redis in addition to scripts and what loads them."""
 
 _NEEDED = (
-    "docs/operating.md (Redis) has the ACL that Fairlane needs; its keys and channels begin with fairlane:"
+    "docs/production.md (Redis) has the ACL that Fairlane needs; its keys and channels begin with fairlane:"
 )
 
 MAX_SHARED, MAX_SHARED_BYTES = 16, 1 << 20

@@ -1,4 +1,4 @@
-"""Fairlane: an LLM gateway that queues instead of refusing.
+"""Fairlane: fair queueing for shared LLMs, a gateway that queues requests instead of rejecting them.
 
 What a worker author imports stands here: `Worker` and what its handlers use, and `FakeGateway` to test them. It is loaded when it is
 first used, so that importing a part of the package costs only that part.

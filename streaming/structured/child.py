@@ -68,7 +68,7 @@ def _wrong(validator: Any, text: bytes) -> str:
     except RecursionError:
         return "it is nested too deeply"
     except ValueError as error:
-        return f"it is no JSON: {_short(str(error))}"
+        return f"it is not JSON: {_short(str(error))}"
     except MemoryError:
         return "it takes too much memory"
     try:
@@ -101,7 +101,7 @@ def _fetch_nothing(_uri: str) -> Any:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _limit_memory() -> None:

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Struct
 
-from fairlane.queues.failures import failure_row
+from fairlane.queues.failures import FAILURES, failure_row
 from fairlane.streaming.events import LOGGED, UNLOGGED, Event
 from fairlane.streaming.jsontext import json_string
 
@@ -56,12 +56,13 @@ def typed_frame(kind: bytes, members: bytes = b"") -> bytes:
 
 
 def error_body(message: str, code: str) -> bytes:
-    """OpenAI's error object for a failure code."""
+    """OpenAI's error object for a failure code, with the address of the explanation of a known one."""
     row = failure_row(code)
-    return b'{"error":{"message":%b,"type":"%b","param":null,"code":%b}}' % (
+    return b'{"error":{"message":%b,"type":"%b","param":null,"code":%b%b}}' % (
         json_string(message),
         row.kind.encode(),
         json_string(row.code),
+        b',"docs_url":"/docs#%b"' % code.encode() if code in FAILURES else b"",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a view knows of its task besides the events."""
+"""What a view has of its task in addition to the events."""
 
 from msgspec import Struct
 

@@ -13,8 +13,8 @@ NEVER = {"INTERNAL", "STORE_LOST", "STORE_UNAVAILABLE", "GATEWAY_STOPPING"}
 """Failure codes that no request may bring about. Others are documented: a full queue, no worker, a worker's own failure."""
 PLAIN_400 = (b"Invalid HTTP request received.", b"Failed to open a WebSocket connection: ")
 """How the answers begin that the servers below the gateway give."""
-_NATIVE = {"error", "code", "category", "taskId", "retryAfterMs", "model", "fields", "reason"}
-_OPENAI = {"message", "type", "param", "code"}
+_NATIVE = {"error", "code", "docsUrl", "category", "taskId", "retryAfterMs", "model", "fields", "reason"}
+_OPENAI = {"message", "type", "param", "code", "docs_url"}
 _ANTHROPIC = {"type", "message", "details"}
 
 

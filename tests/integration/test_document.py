@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import re
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.hostile.cast import LAB, NOBODYS, WORKING, secret
 from tests.hostile.document import narrowed, whole
 from tests.support.talk import Talk, talking
 
+from fairlane.gateway.error_codes import ERROR_CODES
 from fairlane.workers.adapters.echo import echo
 from fairlane.workers.sdk import Context, Task, Worker
 
@@ -176,17 +176,10 @@ def test_the_document_is_complete() -> None:
         assert proofs in (wants, []), path
 
 
-def test_the_document_names_the_codes_of_rejections() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
-    rejected = page.partition("### Rejected: no task was created")[2].partition("### Failed")[0]
-    rows = {(status, code) for status, code in re.findall(r"^\| (429|503) `(\w+)`", rejected, re.MULTILINE)}
-    for status, cell in re.findall(r"^\| (401|403|410|422) \| (.*) \|$", rejected, re.MULTILINE):
-        rows |= {(status, code) for code in re.findall(r"`([A-Z_]+)`", cell)}
-    assert {("401", "TOKEN_EXPIRED"), ("403", "TOKEN_USED_UP"), ("503", "OUTBOX_FULL")} <= rows
-    said = whole()["components"]["schemas"]["Error"]["properties"]["code"]["description"]
-    assert rows <= {
-        (status, code) for status, codes in re.findall(r"(\d+): ([^;]*)", said) for code in codes.split(", ")
-    }
+def test_the_document_has_every_error_code() -> None:
+    codes = {row["code"]: row for row in whole()["x-error-codes"]}
+    assert codes.keys() == ERROR_CODES.keys()
+    assert codes["QUEUE_FULL"]["statuses"] == {"native": [503], "openai": [503], "anthropic": [529]}
 
 
 async def test_the_document_is_made_once_for_all_who_ask_at_the_same_time(

@@ -1,6 +1,6 @@
 """Two-level start-time fair queueing in plain Python: the oracle for the order in which the scripts grant one model's tasks.
 
-Written from the rule (docs/fairness.md), not from the scripts: no Redis, no keys. Only what decides is shared: tags are whole
+Written from the rule (docs/concepts.md), not from the scripts: no Redis, no keys. Only what decides is shared: tags are whole
 4,096ths, and ties go to the smaller name.
 
 Rules other than weights and the limit are attributes of model and lanes; whoever sets one calls `rules_changed`.

@@ -1,4 +1,4 @@
-// The types of fairlane.js. Every event's data is in docs/api.md of Fairlane, in the same words.
+// The types of fairlane.js. docs/http-api.md of Fairlane has every event.
 
 export type JsonValue = null | boolean | number | string | JsonValue[] | { [name: string]: JsonValue };
 
@@ -14,7 +14,7 @@ export class FairlaneError extends Error {
    * - `network`: no answer came. Whether a task was accepted is not known.
    */
   readonly kind: "refused" | "failed" | "cancelled" | "network";
-  /** A code of docs/api.md, or `NETWORK` (no answer came), `TIMEOUT_HERE` (it came too late) or `NO_STREAM` (not the gateway answered). */
+  /** A code of docs/errors.md, or `NETWORK` (no answer), `TIMEOUT_HERE` (too late) or `NO_STREAM` (the answer is not the gateway's). */
   readonly code: string;
   /** The category of a failed task (`upstream`, `worker`, `request`, …), else empty. */
   readonly category: string;
@@ -210,14 +210,14 @@ export interface FollowOptions {
  * id it has seen. `gap`, `restart` and `bye` are handed over as well; after `restart` what was seen is to be forgotten (`fold`
  * does it). Ends after `done`, `error` or `cancelled`; leave the loop to stop earlier.
  *
- * `url`: a task's `streamUrl`, which needs no key. Throws FairlaneError when the gateway refuses it for good (the link has expired, the
+ * `url`: a task's `streamUrl`, which needs no key. Throws FairlaneError when the gateway rejects it permanently (the link has expired, the
  * task is gone) or could not be reached `maxRetries` times.
  */
 export function follow(url: string, options?: FollowOptions): AsyncGenerator<TaskEvent, void, undefined>;
 
 /**
  * Calls `onTask` with all that is known of the task, now and at every change, until its end; the function that is returned stops it.
- * Never throws: where reading failed for good, `connection` is `ended` and `error` says why.
+ * Never throws: if reading failed permanently, `connection` is `ended` and `error` says why.
  */
 export function watch(url: string, onTask: (task: Task) => void, options?: Omit<FollowOptions, "signal" | "onConnection">): () => void;
 
@@ -278,7 +278,7 @@ export function fold(task: Task, event: TaskEvent): Task;
 /** The text of a result: of an OpenAI answer's first choice, a `content`, a string; undefined where there is none. */
 export function textOf(result: JsonValue | undefined): string | undefined;
 
-/** Server-sent events of any stream, as the standard reads them; `onBytes` hears of every piece, comments as well. */
+/** Server-sent events of any stream, as the standard reads them; `onBytes` gets every piece, also comments. */
 export function readEvents(
   body: ReadableStream<Uint8Array>,
   onBytes?: () => void,

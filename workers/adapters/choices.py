@@ -40,7 +40,7 @@ def finish_of(reason: str, said: Collection[str]) -> str:
         return reason
     name = _NAMES.get(reason.lower(), "stop")
     if not name:
-        raise TaskError("UPSTREAM_ERROR", f"The upstream broke its answer off: {reason}.", retryable=True)
+        raise TaskError("UPSTREAM_ERROR", f"The upstream stopped its answer: {reason}.", retryable=True)
     if name in ("stop", "tool_calls"):
         return "tool_calls" if "tool_calls" in said else "stop"
     return name
@@ -121,7 +121,7 @@ def _calls(value: Any, *, is_whole: bool) -> list[dict[str, Any]]:
 
 def _call(call: Any) -> dict[str, Any]:
     if not isinstance(call, dict):
-        raise ValueError("a tool call that is no object")
+        raise ValueError("a tool call that is not an object")
     function = call.get("function")
     if not isinstance(function, dict):
         function = {name: call[name] for name in ("name", "arguments") if name in call}

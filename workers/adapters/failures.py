@@ -242,15 +242,15 @@ def from_transport(error: httpx2.HTTPError, *, streaming: bool) -> TaskError:
     if isinstance(error, httpx2.DecodingError):
         return TaskError("JSON_PARSE_FAILED", f"The upstream's answer cannot be decoded ({sentence}).")
     if streaming:
-        return TaskError("UPSTREAM_TRUNCATED", f"The upstream's answer broke off ({sentence}).")
+        return TaskError("UPSTREAM_TRUNCATED", f"The upstream's answer stopped midway ({sentence}).")
     if isinstance(error, httpx2.ConnectTimeout):
-        return TaskError("CONNECT_TIMEOUT", f"The upstream took no connection in time ({sentence}).")
+        return TaskError("CONNECT_TIMEOUT", f"The upstream accepted no connection in time ({sentence}).")
     return TaskError("UPSTREAM_ERROR", f"The upstream cannot be reached ({sentence}).")
 
 
 def unreadable(what: str) -> TaskError:
     """Return the failure for an unreadable answer."""
-    return TaskError("JSON_PARSE_FAILED", f"The upstream's answer is not what it should be: {what}.")
+    return TaskError("JSON_PARSE_FAILED", f"The upstream's answer is invalid: {what}.")
 
 
 class UpstreamFailure(TaskError):

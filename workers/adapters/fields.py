@@ -93,7 +93,7 @@ def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
         if name in known or quirks.get(name, "") == ALLOW:
             sent[name] = raw
         elif name in REJECTED:
-            raise _refused(name, "asks for another server, model or source", name)
+            raise _refused(name, "selects another server, model or source", name)
         else:
             dropped.append(name)
     if "tools" in members.keys() - sent.keys():  # servers reject what chooses among none
@@ -104,7 +104,9 @@ def sent_on(members: _Members, task_type: str, quirks: Quirks) -> _Members:
         kind = _kind(tool) or ("function" if "function" in tool else "")
         if kind not in TOOLS and quirks.get(f"tools.{kind}") != ALLOW:
             raise _refused(
-                f"tools[{number}]: {kind[:100]!r}", "is run by the server, not here", f"tools.{kind}"
+                f"tools[{number}]: {kind[:100]!r}",
+                "runs at the server, at its operator's cost",
+                f"tools.{kind}",
             )
     for number, message in enumerate(_objects.decode(sent["messages"]) if "messages" in sent else ()):
         for at, part in _parts(message.get("content")):
@@ -127,7 +129,7 @@ def _parts(content: Any) -> Iterator[tuple[str, _Object]]:
 def _check_part(part: _Object, place: str, quirks: Quirks) -> None:
     kind = _kind(part)
     if kind and kind not in PARTS and quirks.get(f"content.{kind}") != ALLOW:
-        raise _refused(f"{place}: {kind[:100]!r}", "is not a part that this server gets", f"content.{kind}")
+        raise _refused(f"{place}: {kind[:100]!r}", "is not supported as a part", f"content.{kind}")
     for found in (part, *(value for value in part.values() if isinstance(value, dict))):
         if found.get("file_id") is not None and quirks.get("file_id") != ALLOW:
             raise _refused(
@@ -145,7 +147,7 @@ def _check_part(part: _Object, place: str, quirks: Quirks) -> None:
 def _kind(found: _Object) -> str:
     kind = found.get("type") or ""
     if not isinstance(kind, str):
-        raise ValueError("a type that is not a text")
+        raise ValueError("a type that is not a string")
     return kind
 
 

@@ -1,7 +1,7 @@
 """What an upstream takes otherwise than OpenAI's reference has it: names of members, roles, values. Pure.
 
 Known quirks are in `providers.py`. An operator sets others (`--quirk NAME=VALUE`, `quirks:` of an upstream), and a rejection that
-names a member which can be sent otherwise, or not at all, is learnt from (`learn`). docs/providers.md has the table.
+names a member which can be sent otherwise, or not at all, is learnt from (`learn`). docs/models.md has the table.
 """
 
 import re

@@ -208,7 +208,7 @@ class SimulateAdapter:
             yield Result(made)
 
     def _failure(self) -> TaskError:
-        return TaskError(self.simulation.failure_code, "The simulation has this task fail.")
+        return TaskError(self.simulation.failure_code, "The simulated worker fails this task.")
 
 
 async def _until(moment: float) -> None:

@@ -137,9 +137,7 @@ async def _try(
                 assert not isinstance(item, bytes)  # texts have none
                 _hear(heard, item, loop.time() - began)
                 if len(heard.content) + len(heard.reasoning) > MAX_TEXT:
-                    raise TaskError(
-                        "UPSTREAM_ERROR", "The upstream takes no notice of the bound on its output."
-                    )
+                    raise TaskError("UPSTREAM_ERROR", "The upstream ignores max_tokens.")
         finding.works, finding.says = judge(heard)
     except TaskError as error:
         finding.failure = _failed(error)

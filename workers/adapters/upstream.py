@@ -240,7 +240,9 @@ class Upstream:
             ValueError,
             RecursionError,
         ) as error:  # an address that is none, a number beyond all: no failure of ours
-            raise TaskError("BAD_REQUEST", f"The payload cannot be said to the upstream: {error}.") from error
+            raise TaskError(
+                "BAD_REQUEST", f"The payload cannot be encoded for the upstream: {error}."
+            ) from error
 
     def _remember(self, model: str, news: Quirks) -> None:
         """Use what was learnt for all later tasks of the model, log it once, and report it to the gateway."""
@@ -314,11 +316,9 @@ def _known_types(dialect: Dialect, asked: Iterable[str] | None) -> tuple[str, ..
     known = (*dialect.task_types, *dialect.named_types)
     for task_type in types:
         if task_type not in known:
-            raise ValueError(
-                f"{task_type!r} is no task type that this upstream can be asked for; there are {', '.join(known)}."
-            )
+            raise ValueError(f"{task_type!r} is not a task type of this upstream; use {', '.join(known)}.")
     if not types:
-        raise ValueError("task_types is empty; leave it out to offer what the upstream has as a rule.")
+        raise ValueError("task_types is empty; leave it out for the upstream's default types.")
     return types
 
 

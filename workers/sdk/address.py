@@ -20,7 +20,7 @@ def websocket_url(gateway: str) -> str:
         raise BadAddressError(f"{gateway!r} is not a gateway address: {error}.") from None
     if parts.username or parts.password:
         raise BadAddressError(
-            "A gateway address holds no user or password: the token goes into FAIRLANE_WORKER_TOKEN."
+            "A gateway address must not contain a user or password. Put the token into FAIRLANE_WORKER_TOKEN."
         )
     if parts.scheme not in _SCHEMES or not parts.hostname:
         raise BadAddressError(f"{gateway!r} is not a gateway address; write for example {DEFAULT_GATEWAY}.")

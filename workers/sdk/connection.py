@@ -253,8 +253,8 @@ class Connection:
             raise GatewayRefusedError(_unauthorized(self._token))
         if response.status_code == 403:
             raise GatewayRefusedError(
-                "The gateway does not let this worker in (403): check what its token may do, "
-                "and that there is no proxy between the two."
+                "The gateway rejects this worker (403). Check its token's permissions, "
+                "and proxies in between."
             )
         hint = _HINTS.get(response.status_code, "")
         asked_s = requested_pause(response.headers)

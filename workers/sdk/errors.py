@@ -44,7 +44,7 @@ class TaskError(Exception):
 
 
 class GatewayRefusedError(Exception):
-    """The gateway rejected this worker for good; the message explains why and what to do."""
+    """The gateway rejected this worker permanently; the message explains why and what to do."""
 
 
 class BadAddressError(ValueError):

@@ -166,7 +166,7 @@ class _Running:
         """Send what the handler yields. Return its result."""
         route = self._pool._registry.find(self._task.model, self._task.type)
         if route is None:
-            raise TaskError("WORKER_ERROR", "The handler is gone.")
+            raise TaskError("WORKER_ERROR", "The handler has ended.")
         stream = route.open(self._task, self._context)
         result, binary = NULL, Base64Pieces()
         async with contextlib.aclosing(stream):
@@ -198,11 +198,11 @@ class _Running:
         try:
             check_delta(encoded)
         except (ValueError, RecursionError) as error:
-            raise TaskError("WORKER_ERROR", f"The gateway would not take this delta: {error}") from error
+            raise TaskError("WORKER_ERROR", f"The gateway would reject this delta: {error}") from error
         if len(encoded) > self._session.max_delta_bytes:
             raise TaskError(
                 "WORKER_ERROR",
-                f"One delta has {len(encoded)} bytes; the gateway takes {self._session.max_delta_bytes}.",
+                f"One delta has {len(encoded)} bytes; the limit is {self._session.max_delta_bytes}.",
             )
         if self._first_output is None:
             self._first_output = self._loop.time()

@@ -161,7 +161,7 @@ class Worker:
         try:
             self._model_info[model] = msgspec.convert(msgspec.to_builtins(info), protocol.ModelInfo)
         except msgspec.ValidationError as error:
-            raise ValueError(f"{model} cannot be described so: {error}") from error
+            raise ValueError(f"{model}: invalid description: {error}") from error
         self._changed()
 
     def tag(self, name: str, value: str) -> None:

@@ -2,7 +2,7 @@
 
 ```
  submit, wake-ups ─▶ Slots ── grant ─▶ Dispatcher ─▶ Runner: Attempt ── end ─▶ Runner ── the slot is free ─▶ Slots
- sessions ─▶ Dispatcher (who is here) ─▶ Offers          Maintenance: again and again
+ sessions ─▶ Dispatcher (who is here) ─▶ Offers          Maintenance: repeatedly
 ```
 """
 
@@ -159,7 +159,7 @@ class Dispatcher(Slots):
 
         0 An older attempt of the task that is held here has lost its lease: it is stopped, and its slot is free when its worker
         answers. 1 On the least recently used of those of the same upstream that are free for it. The slot that it was granted for
-        stays free then; it is known to be, if the other one had asked for the same models in vain, else it asks again. 2 With no
+        stays free then; it is known to be, if the other one asked for the same models and got none; else it asks again. 2 With no
         other: back to its place if the worker is gone, drains, may not offer the model any more, cannot distinguish the two
         attempts, or backs off; one that should rather not tries again. 3 A task that the worker does not take is brought to
         one that does, or ends.

@@ -5,7 +5,7 @@ let stop = () => {};
 
 form.addEventListener("submit", async event => {
   event.preventDefault();
-  stop(); // reading the task before; it runs on
+  stop(); // stop reading the previous task; it continues
   const answer = await fetch("/ask", { method: "POST", body: form.elements.question.value });
   const { streamUrl, error } = await answer.json();
   if (error) {

@@ -1,1 +1,1 @@
-"""OpenAI's Responses requests as chat requests. Pure. docs/responses.md has the table."""
+"""OpenAI's Responses requests as chat requests. Pure. docs/http-api.md has the table."""

@@ -2,7 +2,7 @@
 
 Chat has one message for each turn of the assistant: thoughts, then what was said, then calls. So items that follow each other in
 this order become one message, and any other one begins the next. What chat has no word for is said as for Messages requests, and
-noted (`Conversation.extended`): workers for Anthropic get signed thoughts back, others say it otherwise (docs/responses.md).
+noted (`Conversation.extended`): workers for Anthropic get signed thoughts back, others say it otherwise (docs/http-api.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ class Conversation:
             self._add("user", string(raw, "input"))
             return
         if kind_of(raw) != "[":
-            raise invalid("input", "must be a text or a list of items")
+            raise invalid("input", "must be a string or a list of items")
         listed = read(raw, _items, "input")
         self._add_items(listed, "input")
 
@@ -159,7 +159,7 @@ class Conversation:
         found = self._known.get(reference.id or "")
         if found is None:
             raise invalid(
-                f"{place}.id", f"no item {(reference.id or '')[:100]!r} is kept here; send the item itself"
+                f"{place}.id", f"no item {(reference.id or '')[:100]!r} is stored; send the item itself"
             )
         return found
 
@@ -253,7 +253,7 @@ class Conversation:
         if item.encrypted_content and not (signed is None and self._kept_here):
             if signed is None:
                 raise invalid(
-                    f"{place}.encrypted_content", "can be read only where it was made; leave the item out"
+                    f"{place}.encrypted_content", "was not created by this gateway; leave the item out"
                 )
             turn.signed += signed
         else:
@@ -268,7 +268,7 @@ class Conversation:
         if is_empty(raw):
             return EMPTY_STRING
         if kind_of(raw) != "[":
-            raise invalid(place, "must be a text or a list of parts")
+            raise invalid(place, "must be a string or a list of parts")
         parts = read(raw, decoder, place)
         contents = [_part(part, f"{place}[{number}]") for number, part in enumerate(parts)]
         texts = sum(isinstance(part, _TEXT) for part in parts)
@@ -317,9 +317,7 @@ def _image(part: shapes.InputImage, place: str) -> bytes:
 def _file(part: shapes.InputFile, place: str) -> bytes:
     _check_id(part.file_id, place, "file_data")
     if not is_null(part.file_url):
-        raise invalid(
-            f"{place}.file_url", "files are not fetched for a model here; put the file into file_data"
-        )
+        raise invalid(f"{place}.file_url", "is not supported; send the data in file_data")
     if part.detail not in (None, "auto"):
         raise invalid(f"{place}.detail", NOT_HERE)
     if is_null(part.file_data):
@@ -332,11 +330,14 @@ def _file(part: shapes.InputFile, place: str) -> bytes:
 
 def _check_id(raw: Raw, place: str, instead: str) -> None:
     if not is_null(raw):
-        raise invalid(f"{place}.file_id", f"is not known to models here: send the data itself, in {instead}")
+        raise invalid(
+            f"{place}.file_id",
+            f"is not supported: models cannot read stored files. Send the data in {instead}",
+        )
 
 
 def _check_caller(item: shapes.Called, place: str) -> None:
     if item.is_async:
         raise invalid(f"{place}.async", NOT_HERE)
     if not is_null(item.caller) and read(item.caller, _typed, f"{place}.caller").type != "direct":
-        raise invalid(f"{place}.caller", "only tools that the model calls itself are known here")
+        raise invalid(f"{place}.caller", "must be direct: only the model can call tools")

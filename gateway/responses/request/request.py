@@ -1,4 +1,4 @@
-"""One of OpenAI's Responses requests as a chat request. Pure. docs/responses.md has the table."""
+"""One of OpenAI's Responses requests as a chat request. Pure. docs/http-api.md has the table."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

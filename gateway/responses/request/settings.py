@@ -1,4 +1,4 @@
-"""The settings of a Responses request besides its conversation: sampling, reasoning and the format of the answer. Pure.
+"""The settings of a Responses request in addition to its conversation: sampling, reasoning and the format of the answer. Pure.
 
 Each function writes members of the chat request, and the members that the response does not repeat unchanged.
 """
@@ -52,7 +52,7 @@ def read_settings(given: RawObject, chat: RawObject, echo: dict[str, bytes]) -> 
     for name, word in (("max_output_tokens", "max_completion_tokens"), ("max_tool_calls", "")):
         if name in given:
             if not 1 <= read(given[name], _whole, name) <= MAX_OUTPUT_TOKENS:
-                raise invalid(name, f"must be a whole number from 1 to {MAX_OUTPUT_TOKENS}")
+                raise invalid(name, f"must be an integer from 1 to {MAX_OUTPUT_TOKENS}")
             if word:
                 chat[word] = given[name]
     if "truncation" in given and read(given["truncation"], _name, "truncation") not in TRUNCATIONS:
@@ -64,7 +64,7 @@ def read_settings(given: RawObject, chat: RawObject, echo: dict[str, bytes]) -> 
         and read(given["stream_options"], _options, "stream_options").include_obfuscation
     ):
         raise invalid(
-            "stream_options.include_obfuscation", "events are not padded here; leave it out, or false"
+            "stream_options.include_obfuscation", "is not supported; leave it out or set it to false"
         )
     if "reasoning" in given:
         _reasoning(read(given["reasoning"], _thinking, "reasoning"), chat, echo)
@@ -150,10 +150,10 @@ def read_included(given: RawObject, chat: RawObject) -> None:
     included = read(given["include"], _names, "include") if "include" in given else []
     for number, name in enumerate(included):
         if name not in INCLUDED:
-            raise invalid(f"include[{number}]", f"{name[:100]!r} is not supported here; leave it out")
+            raise invalid(f"include[{number}]", f"{name[:100]!r} is not supported; leave it out")
     top = read(given["top_logprobs"], _whole, "top_logprobs") if "top_logprobs" in given else 0
     if not 0 <= top <= MAX_LOGPROBS:
-        raise invalid("top_logprobs", f"must be a whole number from 0 to {MAX_LOGPROBS}")
+        raise invalid("top_logprobs", f"must be an integer from 0 to {MAX_LOGPROBS}")
     if LOGPROBS in included:
         chat["logprobs"] = Raw(b"true")
         if top:

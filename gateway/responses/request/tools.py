@@ -55,7 +55,7 @@ class Tools:
             found = self._read(one, at)
             for name, _ in found:
                 if name in names:
-                    raise invalid(f"{at}.name", "there is another one of that name")
+                    raise invalid(f"{at}.name", "another tool has this name")
                 names.append(name)
             new = [(name, function) for name, function in found if name not in self.functions]
             if new:
@@ -161,7 +161,7 @@ def _chosen(raw: Raw, tools: Tools) -> tuple[bytes, list[bytes]]:
     kind = read(raw, _typed, "tool_choice").type
     if kind not in ("function", "custom", "allowed_tools"):
         raise invalid(
-            "tool_choice.type", f"{str(kind)[:100]!r} is not known here: function, custom or allowed_tools"
+            "tool_choice.type", f"{str(kind)[:100]!r} is not supported; use function, custom or allowed_tools"
         )
     choice = read(raw, _choice, "tool_choice")
     if kind != "allowed_tools":

@@ -55,7 +55,7 @@ local function conflict(override)
   end
 end
 
--- Remove settings and values from the other overrides of a target, because `override` sets them for good. `promoted`: only from overrides
+-- Remove settings and values from the other overrides of a target, because `override` sets them permanently. `promoted`: only from overrides
 -- of this status.
 local function supersede(override, promoted)
   for _, other in ipairs(of(override.target, override.name)) do
@@ -180,7 +180,7 @@ script('update_override', nil, function(ask)
   return { outcome = 'ok' }, cmsgpack.pack(override)
 end)
 
--- set_settings: set settings of a queue or a model for good, in a promoted override, and write an audit log entry
+-- set_settings: set settings of a queue or a model permanently, in a promoted override, and write an audit log entry
 -- args      id of the override, target (queue | model), name; settings: setting -> value; unset: settings that are as configured again; who,
 --           address, mark
 -- returns   {outcome = 'ok', audit: id of the audit entry}, and the values before and after, packed | {outcome = 'unknown'} queue |

@@ -146,7 +146,7 @@ hooks.attach('settled', 'paced_tokens', function(task, used)
   if more ~= 0 then spend(task.model, more > 0 and math.floor(US / 1000000) or math.floor(task.granted_at / 1000), more) end
 end)
 
--- The provider asked for a pause. If it answers the same task with 429 again and again, it may mean that task alone: then this task is set
+-- The provider asked for a pause. If it answers the same task with 429 repeatedly, it may mean that task alone: then this task is set
 -- aside, longer each time, and the others continue.
 hooks.attach('failed', nil, function(task, back)
   if back.unsent and task.report_sent then pacing.forget(task) end

@@ -50,6 +50,7 @@ async def test_an_error_is_a_500_with_its_text_and_is_final(gateway: Gateway) ->
             "code": "WORKER_ERROR",
             "category": "worker",
             "taskId": task["taskId"],
+            "docsUrl": "/docs#WORKER_ERROR",
         }
 
 

@@ -62,6 +62,7 @@ async def test_r1_3_a_workers_error_is_a_500_with_its_details(shared_gateway: St
             "code": "WORKER_ERROR",
             "category": "worker",
             "taskId": task["taskId"],
+            "docsUrl": "/docs#WORKER_ERROR",
         }
 
 
@@ -305,6 +306,7 @@ async def test_r6_3_the_caller_waiting_for_a_lost_worker_gets_an_error(shared_ga
             "code": "WORKER_LOST",
             "category": "worker",
             "taskId": task["taskId"],
+            "docsUrl": "/docs#WORKER_LOST",
         }
 
 

@@ -1,4 +1,4 @@
-"""Which permissions a gateway needs in Redis: those of docs/operating.md are enough, and what is missing is named."""
+"""Which permissions a gateway needs in Redis: those of docs/production.md are enough, and what is missing is named."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from fairlane.gateway.settings import Settings
 from fairlane.queues.errors import StoreRefused
 
 pytestmark = pytest.mark.anyio
-DOCUMENT = Path(__file__).parents[3] / "docs" / "operating.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "production.md"
 
 
 @pytest.fixture

@@ -114,7 +114,11 @@ async def test_a_wrong_parameter_is_a_400_that_names_it(shared_gateway: Start, p
     async with shared_gateway() as talk:
         answer = await talk.http.get(f"/api/admin/{path}")
         body = answer.json()
-        assert (answer.status_code, set(body), body["code"]) == (400, {"error", "code"}, "INVALID_REQUEST")
+        assert (answer.status_code, set(body), body["code"]) == (
+            400,
+            {"error", "code", "docsUrl"},
+            "INVALID_REQUEST",
+        )
         assert body["error"].startswith(path.partition("?")[2].partition("=")[0])
         assert answer.headers["x-request-id"].startswith("req_")
 

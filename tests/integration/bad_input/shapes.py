@@ -29,12 +29,12 @@ def sentence(answer: httpx2.Response) -> str:
     if f"{answer.request.url.path}/".startswith("/v1/"):
         assert list(body) == ["error"]
         error = body["error"]
-        assert set(error) == {"message", "type", "param", "code"}
+        assert set(error) == {"message", "type", "param", "code", "docs_url"}
         assert isinstance(error["type"], str)
         assert error["type"].endswith("_error")
         text = error["message"]
     else:
-        assert set(body) <= {"error", "code", "taskId", "retryAfterMs"}
+        assert set(body) <= {"error", "code", "docsUrl", "taskId", "retryAfterMs"}
         assert isinstance(body["code"], str)
         text = body["error"]
     assert isinstance(text, str)

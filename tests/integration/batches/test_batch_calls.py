@@ -160,7 +160,7 @@ async def test_what_is_not_a_batch_is_refused_with_the_field(staged: tuple[Calle
         answer = await caller.http.post("/v1/batches", json={**good, **change})
         assert answer.status_code == status, (change, answer.text)
         error = answer.json()["error"]
-        assert error.keys() == {"message", "type", "param", "code"}
+        assert error.keys() == {"message", "type", "param", "code", "docs_url"}
         if param:
             assert error["param"] == param
     for path in ("/v1/batches/batch_nothing", f"/v1/batches/batch_{'0' * 32}"):

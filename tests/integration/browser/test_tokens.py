@@ -1,7 +1,8 @@
-"""A page of another origin that submits by itself: with a token that a back end has signed, and the code of docs/signing.md."""
+"""A page of another origin that submits by itself: with a token that a back end has signed, and the code of docs/apps.md."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 from playwright.async_api import Browser
@@ -30,9 +31,12 @@ async def test_a_page_submits_and_reads_with_a_token_and_is_told_when_it_is_not_
         talk.worker2(["m"]) as worker,
         browser_page(browser, page_origin) as page,
     ):
-        [shown] = [block for block in blocks("docs/signing.md") if "export async function ask(" in block.text]
+        [shown] = [block for block in blocks("docs/apps.md") if "export async function ask(" in block.text]
         code = shown.text.replace("https://gateway.example", talk.served.url)
-        good = token("s", user="ann", models=["m"], max_tokens=9, jti="a", uses=1)
+        [program] = [block for block in blocks("docs/apps.md") if block.note == "file sign_token.py"]
+        back_end: dict[str, Any] = {"__name__": "sign_token"}
+        exec(program.text, back_end)
+        good = back_end["token"]("site", "s", user="ann", models=["m"], max_tokens=9, jti="a", uses=1)
         await page.evaluate(IN_PAGE, [code, good])
         task = await worker.take()
         assert task["payload"]["messages"] == [{"role": "user", "content": "hello"}]

@@ -184,7 +184,7 @@ class Desk:
         kind, _, name = ready.partition(" ")
         with contextlib.suppress(httpx2.TransportError, ValueError):
             if kind == "model":
-                for key in ("fl_ops_secret", "none"):
+                for key in (*self._operators_key(), "fl_ops_secret", "none"):
                     answer = self._http.get(
                         f"{self.url}/api/admin/overview", headers={"Authorization": f"Bearer {key}"}
                     )
@@ -194,6 +194,12 @@ class Desk:
             url = f"{self.url}/readyz" if kind == "ready" else self.local(ready)
             return self._http.get(url).status_code == 200
         return False
+
+    def _operators_key(self) -> list[str]:
+        """Return the key that blocks of the page have put into FAIRLANE_API_KEY, if any."""
+        variables = self.folder / ".variables"
+        text = variables.read_text() if variables.exists() else ""
+        return re.findall(r'^declare -x FAIRLANE_API_KEY="([^"]+)"$', text, re.MULTILINE)
 
     def close(self) -> None:
         """End what runs, the last first."""

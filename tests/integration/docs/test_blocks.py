@@ -16,6 +16,8 @@ import yaml
 from tests.support.prepared import command
 from tests.support.servers import free_port
 
+from fairlane.gateway.settings import load_settings
+
 from .blocks import ROOT, Block, Desk, blocks, desk
 
 PAGES = [
@@ -24,75 +26,34 @@ PAGES = [
     "SECURITY.md",
     *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs").glob("*.md")),
 ]
-ON_THE_DEMO = {
-    "README.md",
-    *(
-        f"docs/{page}.md"
-        for page in (
-            "quickstart",
-            "api",
-            "browser",
-            "chains",
-            "frameworks",
-            "batches",
-            "messages",
-            "responses",
-            "webhooks",
-            "media",
-            "idempotency",
-            "troubleshooting",
-            "breakers",
-            "files",
-        )
-    ),
-}
+ON_THE_DEMO = {"README.md", *(f"docs/{page}.md" for page in ("get-started", "apps", "background"))}
 """Pages for which `make run` is running. Others start what they need, in blocks of their own."""
 
-EVERY_CHANGE = {"README.md", "docs/quickstart.md"}
+EVERY_CHANGE = {"README.md", "docs/get-started.md", "docs/compare.md"}
 """Pages whose blocks `make test` runs; `make nightly` runs all of them."""
 
 NOT_RUN = {
-    "CONTRIBUTING.md: make test         # what every change must p",
-    "README.md: fairlane worker start --provider vllm --gate",
-    "README.md: make run     # installs into .venv and start",
-    "docs/api.md: curl localhost:8080/v1/chat/completions -H '",
-    "docs/browser.md: FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000,",
-    "docs/browser.md: cd examples/browser/react && npm install &&",
-    "docs/browser.md: fairlane worker simulate --model demo",
-    'docs/browser.md: import { watch } from "https://gateway.examp',
-    "docs/browser.md: python examples/browser/backend.py",
-    "docs/deployment.md: chmod 600 fairlane.yaml && sudo chown 10001",
-    "docs/deployment.md: docker build -t fairlane:local .",
-    "docs/deployment.md: docker compose up -d --wait",
-    "docs/deployment.md: docker run --rm fairlane:local key create pr",
-    "docs/deployment.md: python3 -m venv /opt/fairlane",
-    "docs/frameworks.md: from llama_index.llms.openai_like import Ope",
-    "docs/frameworks.md: import litellm",
-    "docs/permits.md: curl https://image.example.com/image/cat -H",
-    "docs/media.md: fairlane worker start --provider openai --ba",
-    "docs/messages.md: export ANTHROPIC_BASE_URL=http://gateway:808",
-    "docs/kubernetes.md: docker build -t registry.example/fairlane:0.",
-    "docs/kubernetes.md: kubectl create secret generic fairlane --fro",
-    "docs/kubernetes.md: kubectl create secret generic fairlane-worke",
-    "docs/paid-free.md: fairlane key create site delegating=true --p",
-    "docs/paid-free.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
-    "docs/quickstart.md: . .venv/bin/activate     # for the command `",
-    "docs/providers.md: ANTHROPIC_API_KEY=sk-PUT_YOURS_HERE fairlane",
-    "docs/providers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
-    "docs/quickstart.md: fairlane worker start --provider ollama --mo",
-    "docs/quickstart.md: make run",
-    "docs/upstreams.md: fairlane serve",
-    "docs/webhooks.md: curl localhost:8080/api/webhooks -H 'Content",
-    "docs/webhooks.md: curl -X POST localhost:8080/api/webhooks/$(p",
-    "docs/webhooks.md: fairlane serve --config local.yaml",
-    "docs/webhooks.md: uvicorn receiver:app --port 3000",
-    "docs/workers.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
-    "docs/workers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
-    "docs/workers.md: llama-server -m model.gguf --parallel 4 --ct",
-    "docs/workers.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
-    "docs/troubleshooting.md: fairlane key update shop limits.requests_per",
-    "docs/troubleshooting.md: fairlane balance list --key-id app",
-    "docs/troubleshooting.md: fairlane balance ledger --user site/ann --fr",
+    "docs/http-apis.md: curl https://image.example.com/image/cat -H",
+    "docs/http-apis.md: fairlane worker start --provider http --gate",
+    "docs/operate.md: fairlane task cancel --user site/ann",
+    "docs/operate.md: prometheus --config.file prometheus.yml",
+    "docs/production.md: docker build -t fairlane:local .",
+    "docs/production.md: echo 'FAIRLANE_WORKER_TOKEN=flw_demo_PUT_YOU",
+    "docs/production.md: kubectl create secret generic fairlane-worke",
+    "docs/production.md: python3 -m venv /opt/fairlane",
+    "CONTRIBUTING.md: make run          # a gateway to try, with s",
+    "README.md: make run",
+    "docs/apps.md: FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000,",
+    "docs/apps.md: export ANTHROPIC_BASE_URL=http://gateway:808",
+    "docs/apps.md: fairlane key create site delegating=true sig",
+    'docs/apps.md: import { watch } from "https://gateway.examp',
+    "docs/models.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
+    "docs/models.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
+    "docs/models.md: fairlane serve",
+    "docs/models.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
+    "docs/get-started.md: . .venv/bin/activate     # for the command `",
+    "docs/get-started.md: fairlane worker start --provider ollama --mo",
+    "docs/get-started.md: make run",
 }
 """Page and beginning of each block that cannot run in the tests; the page says why."""
 
@@ -139,7 +100,7 @@ def test_what_is_listed_as_not_run_is_there() -> None:
     assert marked == NOT_RUN
 
 
-def test_every_block_has_a_language_and_a_page_of_the_documents_is_in_the_index() -> None:
+def test_every_block_has_a_language_and_the_index_leads_to_every_page() -> None:
     for page in PAGES:
         fences = len(re.findall(r"^```", (ROOT / page).read_text(), re.MULTILINE))
         assert fences == 2 * len(blocks(page)), f"{page}: a fence that is not seen"
@@ -148,29 +109,20 @@ def test_every_block_has_a_language_and_a_page_of_the_documents_is_in_the_index(
             assert "…" not in block.text or block.language not in ("sh", "python", "js"), (
                 f"{block} is to be copied"
             )
-    index = (ROOT / "docs/README.md").read_text()
-    for page in PAGES:
-        name = page.removeprefix("docs/") if page.startswith("docs/") else f"../{page}"
-        assert page == "docs/README.md" or f"]({name})" in index, page
+    index = (ROOT / "docs/index.md").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "index.md" or f"]({page.name})" in index, page
 
 
-def test_the_worked_example_is_its_files() -> None:
-    shown = {block.text for block in blocks("docs/paid-free.md")}
-    for file in ("fairlane.yaml", "ask.py"):
-        assert (ROOT / "examples/paid-free" / file).read_text() in shown, file
-    shown = {block.text for block in blocks("docs/upstreams.md")}
-    assert (ROOT / "examples/upstreams/fairlane.yaml").read_text() in shown
+@pytest.mark.parametrize(
+    ("page", "file"), [("tutorial", "paid-free/ask.py"), ("models", "upstreams/fairlane.yaml")]
+)
+def test_an_example_is_the_block_of_its_page(page: str, file: str) -> None:
+    assert (ROOT / "examples" / file).read_text() in {block.text for block in blocks(f"docs/{page}.md")}
 
 
-def test_a_program_to_copy_says_how_it_is_used(tmp_path: Path) -> None:
-    file = "ask.py"
-    [block] = [block for block in blocks("docs/paid-free.md") if block.note == f"file {file}"]
-    (tmp_path / file).write_text(block.text)
-    done = subprocess.run(
-        [sys.executable, file], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"python {file} " in done.stderr
+def test_the_example_for_production_is_a_configuration() -> None:
+    load_settings(ROOT / "examples/paid-free/fairlane.yaml", {}, {})
 
 
 # ---- by language ----------

@@ -66,7 +66,7 @@ async def test_a_sync_caller_whose_task_is_cancelled_is_told(shared_gateway: Sta
         answer = await call
         assert answer.status_code == 499
         told = {"error": "Task cancelled", "code": "CANCELLED", "category": "cancelled"}
-        assert answer.json() == {**told, "taskId": task["taskId"]}
+        assert answer.json() == {**told, "taskId": task["taskId"], "docsUrl": "/docs#CANCELLED"}
 
 
 async def test_streams_of_a_cancelled_task_end_with_cancelled(shared_gateway: Start) -> None:

@@ -176,4 +176,4 @@ async def test_a_failure_has_a_category_wherever_its_code_is(gateway: Start) -> 
         chat = talk.later(talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []}))
         await worker.answer(await worker.take(), error="It is silent", errorInfo=info)
         body = (await chat).json()["error"]
-        assert (body["code"], set(body)) == (now[0], {"message", "type", "param", "code"})
+        assert (body["code"], set(body)) == (now[0], {"message", "type", "param", "code", "docs_url"})

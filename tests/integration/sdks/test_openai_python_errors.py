@@ -81,7 +81,7 @@ async def test_a_mistake_is_a_bad_request(sdk: Sdk, path: str, arguments: Any, p
         await sdk.call(path, **arguments)
     assert caught.value.type == "invalid_request_error"
     assert caught.value.param == param
-    assert set(caught.value.body) == {"message", "type", "param", "code"}  # type: ignore[call-overload]
+    assert set(caught.value.body) == {"message", "type", "param", "code", "docs_url"}  # type: ignore[call-overload]
 
 
 async def test_a_handler_that_raises_is_an_internal_server_error_tried_once(kind: str, stage: Stage) -> None:

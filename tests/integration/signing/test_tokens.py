@@ -144,7 +144,7 @@ async def test_what_contradicts_the_token_is_refused_with_a_sentence(gateway: St
             ):
                 answer = await ann.post("/v1/chat/completions", json=chat | body, headers=headers)
                 assert sentence in await error(answer, 403)
-                assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+                assert set(answer.json()["error"]) == {"message", "type", "param", "code", "docs_url"}
             for body, sentence in (
                 ({"model": "n"}, "The token is for m, not for n"),
                 ({"priority": 0}, "The token fixes priority"),

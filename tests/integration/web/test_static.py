@@ -151,3 +151,13 @@ async def test_the_page_of_all_calls_shows_the_document(talk: Talk, open_browser
     await expect(page.locator("#about")).to_contain_text("Authorization: Bearer <key>")
     await accessible(page)
     await fits(page)
+
+
+async def test_the_link_of_an_error_leads_to_the_explanation_of_its_code(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    error = (await talk.http.post("/v1/chat/completions", json={"model": 1})).json()["error"]
+    page = await (await open_browser(talk.served.url)).open(error["docs_url"])
+    row = page.locator("tr.wanted")
+    await expect(row).to_contain_text("INVALID_REQUEST")
+    await expect(row).to_be_in_viewport()

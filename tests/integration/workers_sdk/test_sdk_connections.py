@@ -229,7 +229,7 @@ async def test_what_an_upstream_tells_of_its_models_is_told_to_the_gateway(gatew
         worker.describe("unknown", context_length=4096)
         worker.describe("unknown", context_length=4096)
         await gateway.until(lambda: len(gateway.from_workers("register")) == 2)
-        with pytest.raises(ValueError, match="unknown cannot be described so"):
+        with pytest.raises(ValueError, match="unknown: invalid description"):
             worker.describe("unknown", context_length=0)
     big = {"contextLength": 32_768, "ownedBy": "vllm"}
     told = [frame["modelInfo"] for frame in gateway.from_workers("register")]

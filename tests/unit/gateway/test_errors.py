@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.errors import (
+    BARE,
     ApiError,
     NoWorker,
     anthropic_answer,
@@ -119,7 +120,7 @@ def test_natively_a_failed_task_is_a_500_with_its_code_and_a_cancelled_one_a_499
         "code": code,
         "category": category,
         "taskId": "t",
-    }
+    } | ({} if code in BARE else {"docsUrl": f"/docs#{code}"})
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,7 @@ def test_a_native_call_that_names_no_model_is_told_so_where_nobody_knows_the_def
         {
             "error": "`model` is required: no worker serves `default`. See GET /v1/models.",
             "code": "INVALID_REQUEST",
+            "docsUrl": "/docs#INVALID_REQUEST",
         },
     )
     assert dict(answer.headers) == {}

@@ -64,6 +64,7 @@ def test_a_quota_that_is_not_enough_is_told_on_each_surface_and_not_to_be_tried_
         "code": "INSUFFICIENT_QUOTA",
         "needed": 1.25,
         "available": 0.0003,
+        "docsUrl": "/docs#INSUFFICIENT_QUOTA",
     }
     assert msgspec.json.decode(openai.body) == {
         "error": {
@@ -71,6 +72,7 @@ def test_a_quota_that_is_not_enough_is_told_on_each_surface_and_not_to_be_tried_
             "type": "insufficient_quota",
             "param": None,
             "code": "insufficient_quota",
+            "docs_url": "/docs#INSUFFICIENT_QUOTA",
         }
     }
     for answer in (native, openai):

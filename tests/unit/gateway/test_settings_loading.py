@@ -223,7 +223,7 @@ def test_contradiction_names_all_places_that_caused_it() -> None:
         (
             "queues: {paid_stream: {admission: adaptive}}",
             "queues.paid_stream.admission is adaptive without a max_wait or max_queue_wait: "
-            "a task is refused only when the predicted wait exceeds its caller's own deadline",
+            "a task is rejected only when the predicted wait exceeds its caller's own deadline",
         ),
         ("queues: {paid_stream: {reserved: 2}}\nmodels: {m: {concurrency: 3}}", None),
         ("max_queue_wait: 9s\nqueues: {paid_stream: {admission: adaptive}}", None),

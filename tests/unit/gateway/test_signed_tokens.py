@@ -144,10 +144,10 @@ ATTACKS: dict[str, tuple[str, str]] = {
     "all models by name": (at(models=["*"]), "must be names"),
     "no model": (at(models=[]), "$.models"),
     "an unknown mode": (at(mode="fast"), "$.mode"),
-    "uses without a name": (at(uses=3), "needs a name of its own (jti)"),
+    "uses without a name": (at(uses=3), "needs an id (jti)"),
     "no uses": (at(uses=0, jti="a"), "$.uses"),
     "a name with a line's end": (at(jti="ab\n"), "$.jti"),
-    "two bounds of output": (at(max_tokens=3, max_completion_tokens=4), "give the one that"),
+    "two bounds of output": (at(max_tokens=3, max_completion_tokens=4), "Set the one that"),
     "claims that are no text": (body("\ud800"), CLAIMS_WRONG),
     "too long": (at(user="x", models=["m" * 200] * 30), f"longer than {MAX_TOKEN_CHARS}"),
     "dots alone": ("..", "not a JSON Web Token"),
@@ -178,7 +178,7 @@ def test_a_token_ends_to_the_second_with_a_minute_for_clocks() -> None:
         come(text, callers(NOW + 60))
     assert (refused.value.code, refused.value.message) == (
         "TOKEN_EXPIRED",
-        "The token has expired: ask for another one",
+        "The token has expired. Get another one",
     )
     assert come(token(SECRET, exp=int(NOW) + 86_400, user="ann")).user == "site/ann"
 

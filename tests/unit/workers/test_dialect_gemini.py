@@ -167,10 +167,10 @@ def test_tools_are_declared_and_chosen(choice: dict[str, Any], config: Any) -> N
     ("members", "sentence"),
     [
         ({"logprobs": True}, "log probabilities"),
-        ({"safetySettings": [{}]}, "'safetySettings' cannot be said to Gemini"),
+        ({"safetySettings": [{}]}, "Gemini does not support 'safetySettings'"),
         ({"cachedContent": "cachedContents/other"}, "'cachedContent'"),
         ({"reasoning_effort": "max"}, "reasoning_effort"),
-        ({"messages": []}, "none of a user"),
+        ({"messages": []}, "at least one user message"),
         ({"messages": [*HI, {"role": "tool", "tool_call_id": "c9", "content": "x"}]}, "with the id 'c9'"),
         ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "'video'"),
         (

@@ -1,6 +1,7 @@
 """`fairlane worker start` and `fairlane worker test` from the command line, against scripted upstreams."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from typer.testing import CliRunner, Result
 
 from fairlane.workers.adapters import PROVIDERS
 from fairlane.workers.adapters.dialects.anthropic import request as anthropic
-from fairlane.workers.adapters.dialects.chat import HINTS, Chat
+from fairlane.workers.adapters.dialects.chat import ANTHROPIC, HINTS, Chat
 from fairlane.workers.adapters.dialects.gemini import request as gemini
-from fairlane.workers.cli import CHECKS, app
+from fairlane.workers.adapters.fields import FIELDS, REJECTED
+from fairlane.workers.cli import app
 
 BASE = "http://upstream.test/v1"
 KEY = "sk-very-secret"
@@ -61,7 +63,7 @@ def test_a_missing_key_is_named(name: str) -> None:
                 "--task-type",
                 "openaiSpeech",
             ],
-            "'openaiSpeech' is no task type",
+            "'openaiSpeech' is not a task type",
         ),
         (
             ["start", "--provider", "vllm", "--model", "m", "--base-url", "ftp://x"],
@@ -184,24 +186,31 @@ def test_a_server_that_says_anything_is_not_believed() -> None:
     found = findings(fairlane("test", "--provider", "vllm", "--model", "m", "--json"))
     assert not found["models"]["works"]
     assert found["answer"]["failure"]["code"] == "JSON_PARSE_FAILED"
-    assert "no notice of the bound" in found["stream"]["failure"]["message"]
+    assert "ignores max_tokens" in found["stream"]["failure"]["message"]
 
 
-def test_the_page_on_providers_has_every_preset_and_every_member_that_is_not_sent() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "providers.md").read_text()
+def test_the_page_on_models_has_every_provider() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
     for provider in PROVIDERS.values():
         assert f"| `{provider.name}` |" in page
         assert f"`{provider.base_url}`" in page
         assert f"`{provider.key_env}`" in page
-    untold = HINTS - {"model", "stream", "stream_options"}
-    for name in (*untold, *anthropic.IGNORED, *anthropic.OWN, *gemini.IGNORED, *Chat.__struct_fields__):
-        assert f"`{name}`" in page or f"`{name}:" in page or "penalty" in name or name in NOT_OF_THE_PAGE, (
-            name
+
+
+def test_the_table_of_chat_has_every_field_and_what_becomes_of_it() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
+    chat = page.partition("### Chat Completions")[2].partition("\n### ")[0]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in chat.splitlines()]
+    becomes = {
+        name: row[1:] for row in rows if len(row) == 4 for name in re.findall(r"`([a-z_]+)[:`]", row[0])
+    }
+    own = {"model", "stream", "stream_options", "modalities", ANTHROPIC}
+    for name in {*HINTS, *Chat.__struct_fields__} - own:
+        assert name in becomes, name
+    for at, ignored in ((1, anthropic.IGNORED), (2, gemini.IGNORED)):
+        assert {name for name, row in becomes.items() if row[at] == "ignored"} - {"name", "detail"} == (
+            HINTS - own | ignored
         )
-    assert f"without one {anthropic.DEFAULT_MAX_TOKENS}" in page
-    assert "`thinkingBudget`: " + ", ".join(f"{budget:,}" for budget in gemini.BUDGETS.values()) in page
-    for name in CHECKS:
-        assert f"\n  {name:9} " in page
-
-
-NOT_OF_THE_PAGE = {"messages", "modalities", "top_logprobs"}
+    sent = FIELDS["openaiLike"]
+    assert {name for name, row in becomes.items() if row[0] == "ignored"} == HINTS - own - sent
+    assert {name for name, row in becomes.items() if row[0] == "rejected"} <= {*REJECTED, "file_id"}

@@ -10,7 +10,7 @@ export const numberOf = id => id.slice(id.indexOf("-") + 1) || "–";
  * Reads one task's events to its end, over as many connections as it takes.
  *
  * `onEvent({ id, event, data })`: `id` null for events that are not in the log. `restart` means: discard what you have.
- * `onState(state, problem)`: connecting, open, lost (comes back by itself), cut (by `cut`), ended, refused (for good; why).
+ * `onState(state, problem)`: connecting, open, lost (comes back by itself), cut (by `cut`), ended, refused (permanently; why).
  * `renew()`: a promise of another link, for when this one has expired, as after a long sleep. It may fail.
  */
 export class Follower {
@@ -40,7 +40,7 @@ export class Follower {
     if (this.state === "cut") this._read();
   }
 
-  /** Stop reading for good. */
+  /** Stop reading permanently. */
   close() {
     this._stop.abort();
     if (this.state !== "ended") this._enter("ended");

@@ -16,12 +16,22 @@ try {
   const document_ = await request("/openapi.json");
   const draw = () => {
     replace(byId("about"), prose(document_.info.description));
-    replace(byId("calls"), ...groups(document_));
+    replace(byId("calls"), ...groups(document_), errorCodes(document_["x-error-codes"]));
+    show();
   };
   draw();
+  addEventListener("hashchange", show);
   onLanguage(draw);
 } catch (error) {
   replace(byId("problem"), h("p", { class: "notice bad" }, explain(error)));
+}
+
+/** Marks the row that the address names: it was not there when the browser looked for it. */
+function show() {
+  document.querySelector(".wanted")?.classList.remove("wanted");
+  const row = document.getElementById(location.hash.slice(1));
+  row?.classList.add("wanted");
+  row?.scrollIntoView({ block: "center" });
 }
 
 /** The calls by tag, in the document's order. */
@@ -53,6 +63,28 @@ function call(document_, method, path, operation) {
   );
 }
 
+/** All error codes; an error's link names the row of its code. */
+function errorCodes(codes) {
+  const status = ({ native, openai }) => `${native.join(", ")} · ${openai.join(", ")}`;
+  const rows = codes.map(row =>
+    h(
+      "tr",
+      { id: row.code },
+      h("td", {}, h("code", {}, row.code), row.openaiCode === row.code ? null : [" ", h("code", {}, row.openaiCode)]),
+      h("td", { class: "statuses" }, status(row.statuses)),
+      h("td", {}, t(row.retryable ? "docs.yes" : "docs.no")),
+      h("td", {}, prose(row.cause)),
+      h("td", {}, prose(row.action)),
+    ),
+  );
+  return h(
+    "section",
+    { class: "group stack codes" },
+    h("h2", { id: "errors" }, t("docs.errors")),
+    table(["docs.code", "docs.statuses", "docs.retry", "docs.cause", "docs.action"], rows),
+  );
+}
+
 /** Text in which what stands between backticks is code. */
 function prose(text) {
   return text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
@@ -72,7 +104,7 @@ function parameters(document_, list) {
   return table(["docs.name", "docs.where", "docs.type", "docs.meaning"], rows);
 }
 
-/** Errors that look alike are one row. */
+/** Errors with the same content are one row. */
 function answers(document_, responses) {
   const alike = new Map();
   for (const [status, response] of Object.entries(responses)) {

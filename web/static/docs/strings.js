@@ -13,4 +13,12 @@ export default {
   "docs.status": ["Status", "状态码"],
   "docs.required": ["required", "必填"],
   "docs.error": ["Error", "错误"],
+  "docs.errors": ["Error codes", "错误码"],
+  "docs.code": ["Code, and code on /v1", "错误码（及其在 /v1 上的名称）"],
+  "docs.statuses": ["Status: Fairlane API · /v1", "状态码：Fairlane 接口 · /v1"],
+  "docs.retry": ["Retry", "可重试"],
+  "docs.cause": ["Cause", "原因"],
+  "docs.action": ["What to do", "处理方法"],
+  "docs.yes": ["yes", "是"],
+  "docs.no": ["no", "否"],
 };

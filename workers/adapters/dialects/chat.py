@@ -191,17 +191,17 @@ class Chat(Struct):
         choice = self.tool_choice
         if isinstance(choice, ToolChoice):
             if choice.type != "function" or choice.function is None:
-                raise refused(f"tool_choice: {choice.type!r} is not known; name a function")
+                raise refused(f"tool_choice: {choice.type!r} is not supported; use a function")
             return choice.function
         if choice not in (None, "auto", "none", "required"):
-            raise refused(f"tool_choice: {choice!r} is not known; there are auto, none and required")
+            raise refused(f"tool_choice: {choice!r} is not supported; use auto, none or required")
         return choice or "auto"
 
     def functions(self) -> Iterable[tuple[Tool, Function]]:
         """The tools, which are functions."""
         for index, tool in enumerate(self.tools or ()):
             if tool.type != "function" or tool.function is None:
-                raise refused(f"tools[{index}]: {tool.type!r} is not known here; only functions are")
+                raise refused(f"tools[{index}]: {tool.type!r} is not supported; use functions")
             yield tool, tool.function
 
     def schema(self) -> Raw | None:
@@ -216,9 +216,7 @@ class Chat(Struct):
             or wanted.json_schema is None
             or wanted.json_schema.json_schema is None
         ):
-            raise refused(
-                "response_format: there are text, json_object, and json_schema with its json_schema.schema"
-            )
+            raise refused("response_format: use text, json_object, or json_schema with json_schema.schema")
         return Raw(msgspec.json.encode(wanted.json_schema.json_schema))
 
 
@@ -243,18 +241,18 @@ def read_chat(
             payload = msgspec.json.encode(known)
         through = {name: raw for name, raw in known.items() if name in own or quirks.get(name) == ALLOW}
         for name in known.keys() - through.keys() - HINTS - set(ignored) - set(Chat.__struct_fields__):
-            raise refused(f"{name!r} cannot be said to {provider}; leave it out")
+            raise refused(f"{provider} does not support {name!r}; leave it out")
         chat = msgspec.json.decode(payload, type=Chat)
     except (ValueError, RecursionError) as error:
         raise TaskError("BAD_REQUEST", f"The payload is not a chat request: {error}") from error
     for number, message in enumerate(chat.messages):
         for name in ("function_call", "audio"):
             if bytes(getattr(message, name)) != b"null":
-                raise refused(f"messages[{number}]: {name!r} cannot be said to {provider}; leave it out")
+                raise refused(f"messages[{number}]: {provider} does not support {name!r}; leave it out")
     if chat.logprobs or chat.top_logprobs:
-        raise refused(f"{provider} returns no log probabilities; leave logprobs out")
+        raise refused(f"{provider} does not support log probabilities; leave logprobs out")
     if chat.modalities is not None and set(chat.modalities) != {"text"}:
-        raise refused(f"{provider} is asked for text only; leave modalities out")
+        raise refused(f"{provider} supports only text output; leave modalities out")
     return chat, through
 
 
@@ -289,7 +287,7 @@ def conversation(
         elif said:
             turns.append((role, said))
     if not turns:
-        raise refused("messages: there is none of a user that says something")
+        raise refused("messages: at least one user message with content is needed")
     return system, turns
 
 
@@ -299,7 +297,7 @@ def arguments_of(call: ToolCall, place: str) -> Raw:
     try:
         msgspec.json.decode(text, type=dict[str, Raw])
     except (ValueError, RecursionError) as error:
-        raise refused(f"{place}: the arguments of {call.function.name!r} are no JSON object") from error
+        raise refused(f"{place}: the arguments of {call.function.name!r} are not a JSON object") from error
     return Raw(text.encode())
 
 
@@ -311,14 +309,14 @@ def data_of(url: str, place: str) -> tuple[str, str] | None:
             raise refused(f"{place}: a data URL looks like data:image/png;base64,…")
         return found[1].lower(), url[found.end() :]
     if not url.lower().startswith(("https://", "http://")):
-        raise refused(f"{place}: {url[:40]!r} is no URL of the web, and no data URL")
+        raise refused(f"{place}: {url[:40]!r} is neither a web URL nor a data URL")
     return None
 
 
 def image_url(part: Part, place: str) -> str:
     """Where the image of a part is."""
     if part.image_url is None:
-        raise refused(f"{place}: there is no image_url")
+        raise refused(f"{place}: image_url is missing")
     return part.image_url if isinstance(part.image_url, str) else part.image_url.url
 
 

@@ -94,7 +94,7 @@ def _fields(name: str, value: Any, level: int = 1) -> Iterator[tuple[str, Any]]:
         text = value if isinstance(value, str) else msgspec.json.encode(value)
         yield name, None if value is None else (None, text)
     elif level > MAX_LEVELS:
-        raise ValueError(f"{name} is nested deeper than a form can say")
+        raise ValueError(f"{name} is nested too deeply for a form")
     elif isinstance(value, list):
         for item in value:
             yield from _fields(f"{name}[]", item, level + 1)

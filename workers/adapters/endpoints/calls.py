@@ -76,7 +76,7 @@ def read_call(payload: bytes) -> Call:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # which quote no values
         raise ValueError(f"The payload is not one of a call: {error}") from error
     if not _METHOD.fullmatch(asked.method) or asked.method in _NO_CALLS:
-        raise ValueError("The method is none that may be called")
+        raise ValueError("The method is not allowed")
     if asked.body is not None and asked.body_base64 is not None:
         raise ValueError("The call has both body and bodyBase64")
     rules = asked.rules

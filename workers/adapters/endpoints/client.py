@@ -110,15 +110,15 @@ class Client:
             finally:
                 await response.aclose()
         except httpcore2.ConnectTimeout as error:
-            sentence = f"The endpoint took no connection within {CONNECT_S:.0f} s."
+            sentence = f"The endpoint accepted no connection within {CONNECT_S:.0f} s."
             raise TaskError("CONNECT_TIMEOUT", sentence) from error
         except httpcore2.ConnectError as error:
             raise _unreachable(error) from error
         except httpcore2.LocalProtocolError as error:
-            raise TaskError("BAD_REQUEST", "The call cannot be said in HTTP/1.1.") from error
+            raise TaskError("BAD_REQUEST", "The call is not valid HTTP/1.1.") from error
         except (httpcore2.ProtocolError, httpcore2.NetworkError) as error:
             if request.began:
-                raise TaskError("UPSTREAM_TRUNCATED", "The endpoint's answer broke off.") from error
+                raise TaskError("UPSTREAM_TRUNCATED", "The endpoint's answer stopped midway.") from error
             sentence = "The endpoint gave no answer: it broke off the connection, or does not speak HTTP/1.1."
             raise TaskError("UPSTREAM_ERROR", sentence) from error
         return Answer(response.status, httpx2.Headers(response.headers), body)
@@ -191,7 +191,7 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
             if why := why_refused(address, self._allowed):
                 raise TaskError(
                     "ADDRESS_REFUSED",
-                    f"The endpoint's host has an address that may not be called: {why}. An operator may allow its network "
+                    f"The endpoint's host has a forbidden address: {why}. An operator can allow its network "
                     "(allow_private).",
                 )
         return addresses
@@ -247,7 +247,7 @@ async def _read(response: httpcore2.Response, limit: int | None, *, has_body: bo
 
 def _check_end(response: httpcore2.Response) -> None:
     """Raise RemoteProtocolError if TLS ended without the server's closing alert: such an answer without a length was cut off.
-    httpcore2 treats both ends alike."""
+    httpcore2 treats both ends in the same way."""
     tls = response.extensions["network_stream"].get_extra_info("ssl_object")
     try:
         if tls is not None:
@@ -270,4 +270,4 @@ def _unreachable(error: BaseException) -> TaskError:
             why = cause.strerror if is_lookup else os.strerror(cause.errno)
             return TaskError("UPSTREAM_ERROR", f"The endpoint cannot be reached: {why}.")
         cause = cause.__cause__ or cause.__context__
-    return TaskError("UPSTREAM_ERROR", "The endpoint cannot be reached: it broke off.")
+    return TaskError("UPSTREAM_ERROR", "The endpoint cannot be reached: the connection broke.")

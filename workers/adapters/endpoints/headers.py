@@ -38,7 +38,7 @@ def outgoing(headers: Iterable[Header]) -> list[Header]:
         )
     for name, value in given:
         if not NAME.fullmatch(name):
-            raise ValueError("A header's name is none")
+            raise ValueError("A header's name is invalid")
         if not VALUE.fullmatch(value):
             raise ValueError(f"The header {name} is not one line of Latin-1 text")
     stays = HOP_BY_HOP | OURS | _named_by_connection(given)

@@ -90,9 +90,9 @@ def _late(call: Call, request: Request, *, of_task: bool) -> TaskError:
     """Return the failure for a time that is over. No retry helps where it is the task's own."""
     ms = round(call.timeout_s * 1000)
     if of_task:
-        return TaskError("TOTAL_TIMEOUT", "The task's time was over before the endpoint's answer.")
+        return TaskError("TOTAL_TIMEOUT", "The task timed out before the endpoint answered.")
     if not request.connected:
-        return TaskError("CONNECT_TIMEOUT", f"The endpoint took no connection within {ms} ms.")
+        return TaskError("CONNECT_TIMEOUT", f"The endpoint accepted no connection within {ms} ms.")
     if not request.began:
         return TaskError("FIRST_TOKEN_TIMEOUT", f"The endpoint did not begin to answer within {ms} ms.")
     sentence = f"The endpoint's answer did not end within {ms} ms."

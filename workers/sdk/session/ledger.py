@@ -55,7 +55,7 @@ class Ledger:
         return [kept.frame for kept in orphans]
 
     def owned_by(self, owner: object) -> int:
-        """How many results `owner` still waits to hear about."""
+        """How many results `owner` still waits for."""
         return sum(kept.owner is owner for kept in self._kept.values())
 
     def expire(self, now: float) -> list[Key]:

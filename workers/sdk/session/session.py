@@ -211,7 +211,7 @@ class Session:
         frame = protocol.encoder.encode(result)
         try:
             if len(frame) > self.max_message_bytes:
-                raise ValueError(f"it has {len(frame)} bytes, and {self.max_message_bytes} are the most")
+                raise ValueError(f"it has {len(frame)} bytes; the limit is {self.max_message_bytes}")
             check_message(frame)
         except (ValueError, RecursionError) as error:
             sentence = shorten(f"The gateway would not take this result: {error}")
@@ -301,9 +301,9 @@ def check_delta(encoded: bytes) -> None:
     """Raise ValueError or RecursionError for a delta that the gateway would not take."""
     delta = _delta.decode(encoded)
     if delta.tool_calls is not msgspec.UNSET and bytes(delta.tool_calls)[:1] not in (b"[", b"n"):
-        raise ValueError("tool_calls is no list")
+        raise ValueError("tool_calls is not a list")
     if delta.extra is not msgspec.UNSET and bytes(delta.extra)[:1] not in (b"{", b"n"):
-        raise ValueError("extra is no object")
+        raise ValueError("extra is not an object")
     _check_depth(encoded)
 
 

@@ -101,7 +101,7 @@ class WorkerSocket:
         """Return the owner of this worker. Raise _Denied."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if "origin" in headers:
-            raise _Denied(403, "Workers do not come from web pages: an Origin is refused")
+            raise _Denied(403, "Workers do not connect from web pages: an Origin is rejected")
         if (refused := self._refusal(scope)) is not None:
             raise _Denied(403, refused)
         identity = self._authenticate(headers.get("authorization"))

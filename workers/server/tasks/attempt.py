@@ -175,7 +175,7 @@ class Attempt:
         self.finish(answer.end)
 
     def decline(self, why: str, *, aside_ms: int = 0) -> None:
-        """Requeue the task at its old place, at no cost, `aside_ms` from now. A task that no worker takes, again and again, ends
+        """Requeue the task at its old place, at no cost, `aside_ms` from now. A task that repeatedly finds no worker ends
         eventually."""
         if self.phase in BEFORE_THE_END:
             self.requeue(Requeue(why, "declined", end=NO_WORKER, aside_ms=aside_ms))
@@ -241,7 +241,7 @@ class Attempt:
         """The task was ended from outside, or another worker has it: notify the worker; its slot is free when it answers."""
         if self.phase not in BEFORE_THE_END:
             return
-        if self.sent_at is None:  # its worker never hears of it
+        if self.sent_at is None:  # its worker never gets it
             self.release()
             return
         self.writer.close()

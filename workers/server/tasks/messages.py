@@ -151,7 +151,7 @@ def reject(attempt: Attempt, message: TaskReject) -> str | None:
     worker.missed_acks = 0
     attempt.rejected = True
     if message.reason == "badPayload":
-        attempt.fail("BAD_REQUEST", text or "The worker refuses the payload", retryable=False)
+        attempt.fail("BAD_REQUEST", text or "The worker rejected the payload", retryable=False)
     elif message.reason == "unsupported":
         attempt.effects.move(attempt, Mismatch.REJECTED)
     elif message.reason == "draining":

@@ -50,7 +50,7 @@ class Sender:
         task_id, scheduler = attempt.grant.task_id, self._slots.scheduler
         try:
             payload = await self._slots.background.until_answered(lambda: scheduler.payload(task_id))
-        except BaseException:  # whatever it was, the task must not stay with a worker that never hears of it
+        except BaseException:  # whatever it was, the task must not stay with a worker that never gets it
             attempt.decline("its payload could not be read")
             raise
         if attempt.phase != "sent":

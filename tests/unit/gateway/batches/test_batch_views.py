@@ -125,7 +125,7 @@ def test_a_line_that_failed_is_told_as_its_call_would_be_answered(
     record = json.loads(outcome.record)
     assert outcome.failed
     assert record["response"]["status_code"] == status
-    assert record["response"]["body"]["error"].keys() == {"message", "type", "param", "code"}
+    assert record["response"]["body"]["error"].keys() == {"message", "type", "param", "code", "docs_url"}
     if code:
         assert record["response"]["body"]["error"]["code"] == code
 

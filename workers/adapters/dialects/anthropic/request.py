@@ -1,4 +1,4 @@
-"""An OpenAI chat request as one of Anthropic's messages. Pure. docs/providers.md has the mapping."""
+"""An OpenAI chat request as one of Anthropic's messages. Pure. docs/http-api.md has the mapping."""
 
 import re
 from typing import Any
@@ -63,7 +63,7 @@ def messages_request(payload: bytes, model: str, *, stream: bool, quirks: Quirks
     """Return the body of `/messages`. Raise `TaskError` for a request that has no form there."""
     chat, through = read_chat(payload, "Anthropic", own=OWN | {ANTHROPIC}, ignored=IGNORED, quirks=quirks)
     if (chat.n or 1) != 1:
-        raise refused("n: Anthropic gives one answer to a request")
+        raise refused("n: Anthropic supports only one choice")
     system, turns = conversation(chat.messages, _blocks, _assistant, _result)
     body: dict[str, Any] = {
         "model": model,
@@ -110,7 +110,7 @@ def _members(raw: Raw) -> dict[str, Raw]:
 
 def _result(message: Message, place: str) -> Blocks:
     if not message.tool_call_id:
-        raise refused(f"{place}: a message of a tool has the tool_call_id that it answers")
+        raise refused(f"{place}: a tool message needs the tool_call_id of its call")
     result: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.tool_call_id}
     if blocks := _blocks(message.parts(), place):
         result["content"] = blocks
@@ -155,10 +155,10 @@ def _block(part: Part, place: str) -> dict[str, Any]:
     if part.type == "file" and part.file is not None and part.file.file_data:
         data = data_of(part.file.file_data, place)
         if data is None or data[0] != "application/pdf":
-            raise refused(f"{place}: Anthropic takes files that are PDF, as data URLs")
+            raise refused(f"{place}: Anthropic supports only PDF files, as data URLs")
         block = {"type": "document", "source": {"type": "base64", "media_type": data[0], "data": data[1]}}
         return {**block, "title": part.file.filename} if part.file.filename else block
-    raise refused(f"{place}: a part of the type {part.type!r} cannot be said to Anthropic")
+    raise refused(f"{place}: Anthropic does not support parts of type {part.type!r}")
 
 
 def _tool(cache_control: Any, function: Any) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _think(chat: Chat, body: dict[str, Any], model: str) -> None:
     if effort is None or (effort == "none" and _OLD_THINKERS.match(model)):
         return
     if effort not in BUDGETS and effort != "none":
-        raise refused(f"reasoning_effort: {effort!r} is not known; there are none, {', '.join(BUDGETS)}")
+        raise refused(f"reasoning_effort: {effort!r} is not supported; use none, {', '.join(BUDGETS)}")
     forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
     if effort == "none":
         body["thinking"] = {"type": "disabled"}

@@ -83,7 +83,7 @@ class GeminiReader(NormalReader):
         self._top["model"] = said.model_version or self._top.get("model", self._head.model)
         blocked = None if said.prompt_feedback is None else said.prompt_feedback.block_reason
         if blocked and not said.candidates and not self._choices:
-            raise TaskError("CONTENT_FILTERED", f"The upstream did not take the prompt: {blocked}.")
+            raise TaskError("CONTENT_FILTERED", f"The upstream rejected the prompt: {blocked}.")
         if said.response_id and not self._about_sent:
             self._about = {"id": said.response_id}
         deltas: list[Delta] = []

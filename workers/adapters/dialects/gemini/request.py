@@ -1,4 +1,4 @@
-"""An OpenAI chat request as one for Gemini's content. Pure. docs/providers.md has the mapping."""
+"""An OpenAI chat request as one for Gemini's content. Pure. docs/http-api.md has the mapping."""
 
 import mimetypes
 import re
@@ -96,7 +96,7 @@ def _config(chat: Chat) -> dict[str, Any]:
     if (effort := chat.reasoning_effort) is not None:
         if effort not in BUDGETS:
             raise refused(
-                f"reasoning_effort: {effort!r} is not known to Gemini; there are {', '.join(BUDGETS)}"
+                f"reasoning_effort: {effort!r} is not supported by Gemini; use {', '.join(BUDGETS)}"
             )
         config["thinkingConfig"] = {"thinkingBudget": BUDGETS[effort], "includeThoughts": effort != "none"}
     return {name: value for name, value in config.items() if value is not None}
@@ -194,7 +194,7 @@ def _part(part: Part, place: str) -> dict[str, Any]:
         return {"inlineData": {"mimeType": f"audio/{kind}", "data": part.input_audio.data}}
     if part.type == "file" and part.file is not None and part.file.file_data:
         return _media(part.file.file_data, place)
-    raise refused(f"{place}: a part of the type {part.type!r} cannot be said to Gemini")
+    raise refused(f"{place}: Gemini does not support parts of type {part.type!r}")
 
 
 def _media(url: str, place: str) -> dict[str, Any]:
@@ -203,6 +203,6 @@ def _media(url: str, place: str) -> dict[str, Any]:
         return {"inlineData": {"mimeType": data[0], "data": data[1]}}
     parts = urlsplit(url)
     if parts.hostname == "generativelanguage.googleapis.com":
-        raise refused(f"{place}: a file of the provider's account cannot be named; send the data itself")
+        raise refused(f"{place}: a file of the provider's account is not supported; send the data itself")
     kind = mimetypes.guess_type(parts.path)[0]
     return {"fileData": {"fileUri": url, **({"mimeType": kind} if kind else {})}}
