@@ -117,6 +117,7 @@ class StorePools:
     def __init__(self, pools: Sequence[StorePool], current: ActiveConfig) -> None:
         self.pools = pools
         self.first = pools[0]
+        self._moves: ModelMoves | None = None
         self.scheduler = self.first.scheduler
         """Of all pools."""
         if len(pools) > 1:

@@ -77,7 +77,15 @@ def test_bytes_that_are_no_answer_are_noticed() -> None:
 
 
 def openai(code: str) -> dict[str, Any]:
-    return {"error": {"message": "no", "type": "server_error", "param": None, "code": code}}
+    return {
+        "error": {
+            "message": "no",
+            "type": "server_error",
+            "param": None,
+            "code": code,
+            "docs_url": f"/docs#{code}",
+        }
+    }
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ async def test_a_gateway_without_redis_says_so_before_it_gives_up(tmp_path: Path
     url = "redis://:hunter2@127.0.0.1:1/0"
     settings = Settings(port=0, data_dir=tmp_path, redis_url=url)
     with capture_logs() as logs:
-        start = Gateway(settings, url)
+        start = Gateway(settings, [url])
         starting = asyncio.create_task(start.start())
         line = await _line(logs, "no connection to Redis yet")
         assert not starting.done()

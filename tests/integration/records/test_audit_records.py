@@ -12,7 +12,7 @@ from tests.support.records import KEYS, NOON, carry_all, carrying, expire
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway.audit.log import as_shown
+from fairlane.gateway.audit.log import AuditRecord, as_shown
 from fairlane.gateway.audit.rejections import (
     MAX_COUNTED,
     MAX_KEPT,
@@ -29,9 +29,9 @@ from fairlane.gateway.dispatching import ENDS
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.erasure import ErasedUsers
 from fairlane.gateway.records.retention import REJECTIONS_DAYS
-from fairlane.gateway.usage.reports import Wanted
+from fairlane.gateway.usage.reports import ReportSlots, Wanted
 from fairlane.queues.errors import StoreUnavailable
-from fairlane.queues.overrides import Actor
+from fairlane.queues.overrides import Actor, OverrideStore
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.store.link import RedisLink
 
@@ -65,10 +65,11 @@ async def test_an_act_is_written_once_though_who_wrote_it_is_killed(
 ) -> None:
     monkeypatch.setattr(module, "LEFT_MS", 0)
     async with carrying(redis_url, database_url) as (outbox, database, link):
-        operator = scheduler(link)
-        await operator.record_action(OPS, "drain", "worker w", {"draining": False}, {"draining": True})
-        await operator.override("queue", "q", {"weight": 2.0}, OPS)  # there is no such queue: no act
-        await operator.override("model", "m", {"concurrency": 3, "paused": True}, OPS)
+        record = AuditRecord(scheduler(link), ReportSlots(database), outbox.catch_up)
+        await record.note(OPS, "drain", "worker w", {"draining": False}, {"draining": True})
+        overrides = OverrideStore([link], lambda _: 0)
+        await overrides.set_settings("queue", "q", {"weight": 2.0}, OPS)  # there is no such queue: no act
+        await overrides.set_settings("model", "m", {"concurrency": 3, "paused": True}, OPS)
 
         def die(*_: Any) -> None:
             raise StoreUnavailable("killed", sent=True)
@@ -96,7 +97,7 @@ async def test_an_act_is_written_once_though_who_wrote_it_is_killed(
             '{"concurrency":null,"paused":false}',
             '{"concurrency":3,"paused":true}',
         )
-        assert await operator.newest_audit_id() == changed["id"]
+        assert await record.newest() == changed["id"]
 
 
 async def test_the_record_is_found_by_who_what_where_and_when(

@@ -125,7 +125,9 @@ async def test_pub_sub_connections_that_are_killed_lose_nothing(pair: MakePair, 
                 assert store.execute_command("CLIENT", "KILL", "TYPE", "pubsub") >= 1
                 await worker.chunk(task, f"{number}")
                 frames += await stream.take(1)
-                await until(lambda: b.served.gateway.channel.listening.is_set(), "the channel to be back")
+                await until(
+                    lambda: b.served.gateway.store.first.channel.listening.is_set(), "the channel to be back"
+                )
             store.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
             await worker.answer(task)
             frames += await stream.log()
@@ -135,7 +137,7 @@ async def test_pub_sub_connections_that_are_killed_lose_nothing(pair: MakePair, 
 
 def lossy(talk: Talk, rng: random.Random, share: float) -> Callable[[], int]:
     """Let a replica's channel lose a share of its events, deliver some twice and some late; tells how many."""
-    channel = talk.served.gateway.channel
+    channel = talk.served.gateway.store.first.channel
     deliver = channel._on_message
     touched = 0
 

@@ -249,7 +249,7 @@ async def test_a_drained_worker_finishes_and_gets_nothing_more(talk: Talk) -> No
 async def test_a_replica_that_does_not_hear_is_told_of(talk: Talk, redis_url: str, tmp_path: Path) -> None:
     async with talking(redis_url, tmp_path / "other") as other, other.worker2(["m"]) as worker:
         await talk.workers(1)
-        await other.served.gateway.channel.close()
+        await other.served.gateway.store.first.channel.close()
         [row] = (await talk.state())["workers"]
         answer = await talk.http.post(f"/api/admin/workers/{row['workerId']}/drain")
         assert (answer.status_code, answer.json()["code"]) == (503, "REPLICA_SILENT")

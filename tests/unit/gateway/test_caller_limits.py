@@ -61,10 +61,12 @@ def test_a_refusal_has_openais_words_and_ours(
     openai, native = openai_answer(error), native_answer(error)
     assert (openai.status, native.status) == (429, 429)
     body = {"message": sentence, "type": kind, "param": None, "code": "rate_limit_exceeded"}
+    body["docs_url"] = "/docs#RATE_LIMITED"
     assert json.loads(openai.body) == {"error": body}
     assert json.loads(native.body) == {
         "error": sentence,
         "code": "RATE_LIMITED",
+        "docsUrl": "/docs#RATE_LIMITED",
         "rateLimited": True,
         "retryAfterMs": retry_ms,
         "retryAfter": -(-retry_ms // 1000),

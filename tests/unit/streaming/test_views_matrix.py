@@ -126,6 +126,7 @@ def test_an_error_ends_every_surface_with_its_code(output: list[str]) -> None:
             "type": "invalid_request_error",
             "param": None,
             "code": "context_length_exceeded",
+            "docs_url": "/docs#CONTEXT_LENGTH",
         }
     ]
     result = fold(ResultView(INFO), log.events)
