@@ -443,7 +443,7 @@ class KeyAdmin:
         except ValidationError as error:
             raise validation_error(error, ENTRY[kind]) from None
         of_gateway = self._current.settings
-        unusable = unusable_key(entry, of_gateway.tiers) | unmet(
+        unusable = unusable_key(entry, of_gateway.tiers, of_gateway.pools) | unmet(
             merged, "keys.*", of_gateway.disabled_features
         )
         if unusable:

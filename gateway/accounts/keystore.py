@@ -82,7 +82,7 @@ class StoredKey:
             return "revoked"
         if self.expires_ms is not None and now_ms >= self.expires_ms:
             return "expired"
-        if self.entry is None or unusable_key(self.entry, with_settings.tiers):
+        if self.entry is None or unusable_key(self.entry, with_settings.tiers, with_settings.pools):
             return "unusable"
         return "unusable" if unmet(self.settings, "keys.*", with_settings.disabled_features) else "valid"
 

@@ -736,7 +736,7 @@ def _of_keys(settings: Settings) -> Iterator[Contradiction]:
     for kind, keys in kinds.items():
         ids = Counter(key.id for key in keys)
         for at, key in enumerate(keys):
-            for name, message in unusable_key(key, settings.tiers).items():
+            for name, message in unusable_key(key, settings.tiers, settings.pools).items():
                 yield [(kind, at, *name.split("."))], message
             if isinstance(key, CallerKey) and key.signing != bool(key.signing_key):
                 message = "signing and signing_key belong together: `fairlane key create signing=true --print` makes both"
@@ -747,7 +747,7 @@ def _of_keys(settings: Settings) -> Iterator[Contradiction]:
                 yield [(kind, at, "sha256")], f"the sha256 of {key.id!r} is used more than once"
 
 
-def unusable_key(key: CallerKey | WorkerKey, tiers: Collection[str]) -> dict[str, str]:
+def unusable_key(key: CallerKey | WorkerKey, tiers: Collection[str], pools: Sequence[str]) -> dict[str, str]:
     """Return the errors of a key, by the field, with dots."""
     if isinstance(key, WorkerKey):
         return {}
@@ -759,6 +759,10 @@ def unusable_key(key: CallerKey | WorkerKey, tiers: Collection[str]) -> dict[str
         (one_user and key.signing, "signing", "only a delegating key signs tokens, as they name users"),
         (key.tier not in tiers, "tier", _no_queue(key.tier, tiers)),
         (one_user and quota.of == "user", "quota.of", several.format("`of: key`")),
+        (
+            *(key.quota is not None and len(pools) > 1, "quota"),
+            "a quota needs one pool of Redis, because each pool would charge the whole balance",
+        ),
         (quota.budget is not None and not quota.per, "quota.per", "a budget needs `per`: day or month"),
         (
             *(quota.per and quota.budget is None, "quota.budget"),

@@ -45,6 +45,10 @@ def test_models_that_tasks_can_move_between_share_a_pool() -> None:
     [
         ({"pools": ["x", "x"]}, "a name of its own"),
         ({"pools": 2, "redis_url": ["redis://a"]}, "one URL for each of the 2 pools"),
+        (
+            {"pools": 2, "keys": [{"id": "k", "sha256": "0" * 64, "quota": {"of": "key"}}]},
+            "a quota needs one pool",
+        ),
         ({"models": {"a": {"pool": "q"}}}, "there is no pool 'q'"),
         (
             {"pools": 2, "models": {"a": {"pool": "main", "fallbacks": ["b"]}, "b": {"pool": "pool-2"}}},
