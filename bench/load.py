@@ -1,6 +1,7 @@
 """A process of callers: `python -m bench.load '<LoadSpec as JSON>'`. Prints `go` when it begins and a LoadResult at the end."""
 
 import asyncio
+import itertools
 import os
 import re
 import sys
@@ -30,10 +31,10 @@ IDLE_DEADLINE_S = 20.0
 SETTLE_S = 2.0
 
 
-def body(stream: bool = False, asynchronous: bool = False) -> bytes:
-    """A small request for the benchmark's model."""
+def body(stream: bool = False, asynchronous: bool = False, model: str = MODEL) -> bytes:
+    """A small request for a model."""
     flags = (b',"stream":true' if stream else b"") + (b',"async":true' if asynchronous else b"")
-    return b'{"model":"%b",%b%b}' % (MODEL.encode(), MESSAGES, flags)
+    return b'{"model":"%b",%b%b}' % (model.encode(), MESSAGES, flags)
 
 
 class Window:
@@ -85,10 +86,10 @@ class Window:
 class Closed(Calls):
     """The next call as soon as the last one is answered."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, model: str) -> None:
         super().__init__()
         self._window = window
-        self._request = post(window.spec.path, body(), window.spec.key)
+        self._request = post(window.spec.path, body(model=model), window.spec.key)
         self._sent = 0
 
     def begin(self) -> None:
@@ -143,7 +144,8 @@ class OneByOne(Calls):
 
 
 async def _closed(window: Window) -> None:
-    callers = await _connect(window, lambda: Closed(window))
+    models = itertools.cycle(window.spec.models)
+    callers = await _connect(window, lambda: Closed(window, next(models)))
     for caller in callers:
         caller.begin()
     await window.run()

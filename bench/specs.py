@@ -8,12 +8,14 @@ MODEL = "bench"
 
 
 class WorkerSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """A process of workers for one model: echoes, streams, or one task that never ends."""
+    """A process of workers: echoes, streams, or one task that never ends."""
 
     port: int
     connections: int
     slots: int
     """Per connection."""
+    models: tuple[str, ...] = (MODEL,)
+    """A connection serves one of them, the next connection the next one."""
     kind: Literal["echo", "stream", "hold"] = "echo"
     version: Literal[1, 2] = 2
     """Of the worker protocol. Version 1 knows no slots: a connection runs one task, and nothing is acknowledged."""
@@ -58,6 +60,8 @@ class LoadSpec(msgspec.Struct, forbid_unknown_fields=True):
     warm_up_s: float = 1.0
     seconds: float = 4.0
     watch: dict[str, int] = {}
+    models: tuple[str, ...] = (MODEL,)
+    """kind `closed`: a connection calls one of them, the next connection the next one."""
     key: str = ""
     """Of a gateway that wants one."""
     per_s: float = 100.0

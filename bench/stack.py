@@ -22,11 +22,13 @@ from redis.asyncio import Redis
 
 from bench import procstat
 from bench.httpclient import authorization
-from bench.specs import MODEL, LoadResult, LoadSpec, UpstreamSpec, WorkerCount, WorkerSpec
+from bench.specs import LoadResult, LoadSpec, UpstreamSpec, WorkerCount, WorkerSpec
 from fairlane.queues.embedded.server import EmbeddedRedis
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVE = ("-m", "fairlane.gateway.cli.main", "serve")
+# a Redis that is slow on a loaded machine is measured, and does not end the run
+SETTINGS = {"FAIRLANE_LOG_LEVEL": "warning", "FAIRLANE_DRAIN": "0", "FAIRLANE_TUNING__REDIS_TIMEOUT": "5s"}
 READY_S = 30.0
 END_S = 15.0
 POLL_S = 0.02
@@ -115,7 +117,8 @@ class Target:
 class Stack:
     """What `running` made: ports and process ids, and ways to add workers and load."""
 
-    def __init__(self, directory: Path, cores: Cores, port: int, redis: Redis) -> None:
+    def __init__(self, directory: Path, cores: Cores, port: int, redis: Redis | None = None) -> None:
+        """`redis`: its commands are counted, if given."""
         self._directory = directory
         self._exits = contextlib.AsyncExitStack()
         self._started = 0
@@ -160,6 +163,12 @@ class Stack:
         os.sched_setaffinity(process.pid, cores)
         return child
 
+    async def ready(self) -> bool:
+        """Return whether the gateway accepts tasks. Raise BenchError if it has ended."""
+        if self.gateway.process.returncode is not None:
+            raise self.gateway.ended("the gateway")
+        return (await call(self.port, "GET", "/readyz")).startswith(b"HTTP/1.1 200")
+
     async def close_gateway(self, limits: Mapping[str, int]) -> None:
         """Make keys in the gateway's database: from now on callers and workers show one, and the callers' has these limits."""
         admin = await self._new_key({"id": "admin", "scopes": ["admin"]}, "")
@@ -174,7 +183,7 @@ class Stack:
         return secret
 
     async def workers(self, spec: WorkerSpec) -> Workers:
-        """Start workers; on return the gateway offers their model."""
+        """Start workers; on return the gateway offers their models."""
         spec = msgspec.structs.replace(spec, token=self._token)
         child = await self.start(["-m", "bench.worker", text(spec)], cores=self.cores.others)
         self.watch["workers"] = child.process.pid
@@ -188,9 +197,10 @@ class Stack:
             if workers.count.registered < spec.connections:
                 return False
             # (a worker of version 1 names no model: it is connected when its handshake is done)
-            return spec.version == 1 or MODEL.encode() in await call(
-                self.port, "GET", "/v1/models", key=self.key
-            )
+            if spec.version == 1:
+                return True
+            offers = await call(self.port, "GET", "/v1/models", key=self.key)
+            return all(model.encode() in offers for model in spec.models)
 
         await until(offered, "the workers to be offered")
         return workers
@@ -238,6 +248,8 @@ class Stack:
         return result
 
     async def _calls(self) -> dict[str, int]:
+        if self.redis is None:
+            return {}
         stats = await self.redis.info("commandstats")
         return {name.removeprefix("cmdstat_"): int(value["calls"]) for name, value in stats.items()}
 
@@ -265,17 +277,11 @@ async def running(
                 stack.gateway = await stack.start(
                     [*arguments, "--data-dir", str(directory / "gateway")],
                     cores={cores.gateway},
-                    # a Redis that is slow on a loaded machine is measured, and does not end the run
-                    environ={
-                        "FAIRLANE_LOG_LEVEL": "warning",
-                        "FAIRLANE_DRAIN": "0",
-                        "FAIRLANE_TUNING__REDIS_TIMEOUT": "5s",
-                        **settings,
-                    },
+                    environ={**SETTINGS, **settings},
                     lines=False,
                 )
                 stack.watch |= {"gateway": stack.pid, "redis": embedded.pid}
-                await until(lambda: _ready(stack), "the gateway to be ready")
+                await until(stack.ready, "the gateway to be ready")
                 if "FAIRLANE_PROCESSES" in settings:
                     own = enumerate(procstat.children(stack.pid), 1)
                     stack.watch |= {f"gateway {number}": pid for number, pid in own}
@@ -283,12 +289,6 @@ async def running(
             finally:
                 await stack.close()
                 await redis.aclose()
-
-
-async def _ready(stack: Stack) -> bool:
-    if stack.gateway.process.returncode is not None:
-        raise stack.gateway.ended("the gateway")
-    return (await call(stack.port, "GET", "/readyz")).startswith(b"HTTP/1.1 200")
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str, deadline_s: float = READY_S) -> None:

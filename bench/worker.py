@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import secrets
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import Protocol
 import msgspec
 import uvloop
 
-from bench.specs import MODEL, WorkerCount, WorkerSpec
+from bench.specs import WorkerCount, WorkerSpec
 from bench.websocket import WebSocket, frame
 
 REPORT_S = 0.1
@@ -44,10 +45,11 @@ def _key(message: bytes) -> bytes:
 class BenchWorker(WebSocket):
     """One connection. What it does with a task is the subclass's."""
 
-    def __init__(self, spec: WorkerSpec, counters: Counters) -> None:
+    def __init__(self, spec: WorkerSpec, counters: Counters, model: str) -> None:
         super().__init__("127.0.0.1", "/ws", "fairlane.worker.v2" if spec.version == 2 else "", spec.token)
         self.spec = spec
         self.counters = counters
+        self.model = model
 
     def on_open(self) -> None:
         if self.spec.version == 1:
@@ -55,7 +57,7 @@ class BenchWorker(WebSocket):
             return
         self.send(
             b'{"type":"register","protocols":[2],"instanceId":"%b","name":"bench","models":["%b"],"slots":%d}'
-            % (secrets.token_hex(8).encode(), MODEL.encode(), self.spec.slots)
+            % (secrets.token_hex(8).encode(), self.model.encode(), self.spec.slots)
         )
 
     def on_message(self, data: bytes) -> None:
@@ -104,8 +106,8 @@ class Streamer(BenchWorker):
     Before the first token of a task stands `^<ns this worker took to it>;`.
     """
 
-    def __init__(self, spec: WorkerSpec, counters: Counters, clock: "Clock") -> None:
-        super().__init__(spec, counters)
+    def __init__(self, spec: WorkerSpec, counters: Counters, model: str, clock: "Clock") -> None:
+        super().__init__(spec, counters, model)
         self._clock = clock
         self._wanted: set[bytes] = set()
 
@@ -195,11 +197,14 @@ async def main(spec: WorkerSpec) -> None:
     loop = asyncio.get_running_loop()
     counters = Counters()
     clock = Clock(spec.write_together)
+    models = itertools.cycle(spec.models)
 
     def make() -> BenchWorker:
         if spec.kind == "echo":
-            return Echo(spec, counters)
-        return Hold(spec, counters) if spec.kind == "hold" else Streamer(spec, counters, clock)
+            return Echo(spec, counters, next(models))
+        if spec.kind == "hold":
+            return Hold(spec, counters, next(models))
+        return Streamer(spec, counters, next(models), clock)
 
     workers = [
         (await loop.create_connection(make, "127.0.0.1", spec.port))[1] for _ in range(spec.connections)
