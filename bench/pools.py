@@ -156,7 +156,10 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--pools", default="1,4", help="numbers of pools; the first is the baseline (1,4)")
     parser.add_argument(
-        "--processes", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="of the gateway (half the cores)"
+        "--processes",
+        type=int,
+        default=max(1, (os.cpu_count() or 1) // 2),
+        help="of the gateway (half the cores)",
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a measurement (5)")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the median counts (3)")
