@@ -62,7 +62,7 @@ def models_of(pools: int, count: int) -> tuple[str, ...]:
 
 
 async def measure(pools: int, models: tuple[str, ...], processes: int, seconds: float) -> Round:
-    """Start a gateway with so many pools, load it, and end it. Raise BenchError if a call failed."""
+    """Start a gateway with N pools, load it, and end it. Raise BenchError if a call failed."""
     cores = os.sched_getaffinity(0)
     clients = max(1, processes // 2)
     """Processes of workers, and of clients."""
